@@ -27,7 +27,7 @@ from gpu_burnin.judge import telemetry_selftest
 from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.judge.verdict import Judgement, judge
 from gpu_burnin.node import journal_entries
-from gpu_burnin.node.history import History, read_history
+from gpu_burnin.node.history import History, read_history, unfinished_notice
 from gpu_burnin.node.known_gpus import makes_known, wanted_notice
 from gpu_burnin.node.prepare import BUSY, Prepared, RunOptions, check_options, check_surroundings, prepare
 from gpu_burnin.node.recording import Finished, record
@@ -318,6 +318,7 @@ def _observe(
             *_notices(options, prepared),
             *_kernel_notices(seen.done),
             *times.notices(),
+            *((unfinished_notice(history.unfinished),) if history.unfinished else ()),
             *((no_evidence(unsigned),) if unsigned else ()),
         ),
         opens_gate=not unsigned,

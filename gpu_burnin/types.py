@@ -210,8 +210,8 @@ class SelftestResult:
     """One injected fault and whether the detector saw it. `scope` says what this proves.
 
     `changed_bits` is how many bits the fault changed in the data under test, counted; None where a fault has
-    no such size (a launch that never ran). `real` is a fault of the hardware: what came before the injection, with
-    nothing injected yet, was wrong already.
+    no such size (a launch that never ran). `real` is a fault of the hardware: something was wrong before anything
+    was injected, or where nothing was.
     """
 
     fault: str

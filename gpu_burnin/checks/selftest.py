@@ -34,15 +34,17 @@ def injected(
     )
 
 
-def hindered(ctx: CheckContext, check: str, fault: str, real: Reason) -> SelftestResult:
-    """The result where what came before the injection was wrong already, for which `real` is the reason.
+def hindered(ctx: CheckContext, check: str, fault: str, real: Reason, beside: bool = False) -> SelftestResult:
+    """The result where what came before the injection was wrong already, for which `real` is the reason; or, `beside`
+    an injected fault, what that fault did not touch.
 
-    A detector that always reports proves nothing, but its report counts against the GPU: the right
-    result was known and nothing had been injected.
+    A detector that always reports proves nothing, but its report counts against the GPU: the right result was known,
+    and nothing had been injected there.
     """
+    when = "beside the injected fault" if beside else "with no fault injected yet"
     said = replace(
         real,
-        message=f"in the self-test, with no fault injected yet: {real.message}",
+        message=f"in the self-test, {when}: {real.message}",
         details={**real.details, "phase": "self-test"},
     )
     return SelftestResult(fault, check, ctx.uuid, False, False, 0.0, _scope(ctx), real=said)

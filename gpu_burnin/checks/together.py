@@ -78,7 +78,11 @@ class Group:
 
     def start_s(self, lead_s: float) -> float:
         """A moment of CLOCK_MONOTONIC, the same for all members, at least `lead_s` seconds after the last has asked."""
-        return max(float(str(now)) for now in self.gather(time.monotonic()).values()) + lead_s
+        return self.latest_s(time.monotonic()) + lead_s
+
+    def latest_s(self, at_s: float) -> float:
+        """The latest of the moments of CLOCK_MONOTONIC that the members give, the same for all."""
+        return max(float(str(given)) for given in self.gather(at_s).values())
 
 
 @dataclass(frozen=True)

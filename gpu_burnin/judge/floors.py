@@ -19,7 +19,7 @@ from gpu_burnin.hardware.skus import (
 )
 from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.settings.expectations import expectations_of
-from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, Measurement, Notice, Reason
+from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, Measurement, Notice, Reason, Verdict
 
 SLOW = "SLOW"
 _BY_POWER = frozenset(name for name, check in CHECKS.items() if check.slower_at_less_power)
@@ -174,7 +174,8 @@ def _factor(floor: Floor, measurement: Measurement) -> float:
 
 
 def _slow(results: Iterable[CheckResult]) -> Iterator[tuple[CheckResult, Measurement]]:
-    for result in results:
+    """Of checks that found no fault: one that did ends early, and its rates hold the time it took to locate it."""
+    for result in (result for result in results if result.verdict is not Verdict.FAIL):
         for measurement in result.measurements:
             # Written so that NaN, which no comparison holds for, is slow.
             if measurement.floor is not None and not float(measurement.value) >= measurement.floor:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from gpu_burnin.judge.attribution import judge_links
 from gpu_burnin.judge.completeness import Gap, judge_completeness, judge_selftests, missing_results
+from gpu_burnin.judge.corrected import judge_corrected
 from gpu_burnin.judge.coverage import judge_coverage
 from gpu_burnin.judge.floors import judge_floors, judge_power_limit
 from gpu_burnin.judge.gemm_agreement import judge_gemm_agreement
@@ -37,6 +38,7 @@ JUDGES: tuple[Judge, ...] = (
     judge_links,
     judge_pcie_outliers,
     judge_persistence,
+    judge_corrected,
     judge_power,
     judge_floors,
     judge_selftests,

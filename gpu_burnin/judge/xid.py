@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -33,15 +34,18 @@ class When(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """The policy for one event. `detail` is what the line's registers add; `known` False: nobody described it."""
+    """The policy for one event; `known` False: nobody described it. `code` is the reason's where it is no XID."""
 
     preflight: Preflight
     runtime: Runtime
     action: Action
     meaning: str = ""
     known: bool = True
+    code: str = ""
 
 
+# A GPU that the driver could not start does no work, whoever waits for it.
+UNSTARTED = Decision(Preflight.FAIL, Runtime.REVOKE, Action.REBOOT, code="GPU_NOT_STARTED")
 # What nobody has described is held: a doubt keeps a node out.
 UNKNOWN = Decision(Preflight.HOLD, Runtime.WARN, Action.HOLD, known=False)
 
@@ -132,15 +136,17 @@ def _told_by_driver(seen: Observations) -> bool:
 def _earlier(events: Iterable[XidEvent], before: Sequence[XidEvent]) -> frozenset[XidEvent]:
     """Those events that were there before the run. The sources may give one line times that differ a little."""
     times: dict[tuple[str, str], list[int]] = {}
-    for event in before:
+    for event in sorted(before, key=lambda event: event.monotonic_us):
         times.setdefault((event.pci_bus_id, event.text), []).append(event.monotonic_us)
     return frozenset(
-        event
-        for event in events
-        if any(
-            abs(event.monotonic_us - at_us) <= SAME_LINE_US for at_us in times.get((event.pci_bus_id, event.text), ())
-        )
+        event for event in events if _is_near(event.monotonic_us, times.get((event.pci_bus_id, event.text), ()))
     )
+
+
+def _is_near(at_us: int, times_us: Sequence[int]) -> bool:
+    """Whether one of the times, which are in order, is that of the same line: a storm has thousands of one text."""
+    first = bisect_left(times_us, at_us - SAME_LINE_US)
+    return first < len(times_us) and times_us[first] <= at_us + SAME_LINE_US
 
 
 def _merged(
@@ -235,6 +241,8 @@ def _judge(event: XidEvent, when: When, table: XidTable, recovered_us: int | Non
 def _decide(event: XidEvent, table: XidTable) -> Decision:
     """The table's word on this event: by code, by the text, and for NVLink 5 by the registers."""
     policy = table.policy(event.xid, sxid=event.sxid)
+    if event.unstarted:
+        return replace(UNSTARTED, meaning=event.text)
     if event.xid == UNREADABLE:
         return replace(UNKNOWN, meaning=f"the driver's line does not say which ({event.text})")
     if policy is None:
@@ -261,9 +269,9 @@ def outcome(policy: Decision, when: When) -> tuple[str | None, Action, bool]:
         if policy.runtime is Runtime.LOG:
             return None, policy.action, False
         fatal = policy.runtime is Runtime.REVOKE
-        return ("XID_FATAL" if fatal else "XID_SUSPECT"), policy.action, fatal
+        return policy.code or ("XID_FATAL" if fatal else "XID_SUSPECT"), policy.action, fatal
     if policy.preflight is Preflight.FAIL:
-        return "XID_FATAL", policy.action, True
+        return policy.code or "XID_FATAL", policy.action, True
     if policy.preflight is Preflight.HOLD:
         return "XID_SUSPECT", Action.HOLD, True
     if policy.preflight is Preflight.RETRY:
@@ -275,6 +283,9 @@ def _message(judged: _Judged, count: int) -> str:
     event = judged.event
     times = f", {count} times" if count > 1 else ""
     kind = "SXid" if event.sxid else "XID"
+    if event.unstarted:
+        place = f"the GPU at {event.pci_bus_id}" if event.pci_bus_id else "a GPU that no line names"
+        return f"the driver could not start {place}{times}: {judged.meaning}"
     if event.xid == UNREADABLE:
         return f"an {kind} that cannot be read{times}: {judged.meaning}"
     return f"{kind} {event.xid} on {event.pci_bus_id}{times}: {judged.meaning}"

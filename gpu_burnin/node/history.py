@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpu_burnin.engine.journal import died_during
+from gpu_burnin.engine.journal import died_during, read_journal
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import evidence, reports
 from gpu_burnin.node.store import EVIDENCE, RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import read_bytes
-from gpu_burnin.types import Reason, Verdict
+from gpu_burnin.types import Notice, Reason, Verdict
 
 
 @dataclass(frozen=True)
@@ -21,20 +21,35 @@ class History:
     """`died`: what the run before was doing when the host went down under it, None when it did not.
 
     `passed_this_boot`: an earlier run of this boot passed. `last_reasons` are those of the newest report, and
-    `restarted` says that it is of another boot.
+    `restarted` says that it is of another boot. `unfinished`: the newest run of this boot that has begun since and left
+    no verdict, such as one that was killed.
     """
 
     died: str | None = None
     passed_this_boot: bool = False
     last_reasons: tuple[Reason, ...] = ()
     restarted: bool = False
+    unfinished: RunDirectory | None = None
+
+
+def unfinished_notice(run: RunDirectory) -> Notice:
+    """One sentence on a run that began and left no verdict."""
+    began = run.began_at
+    message = f"run {run.sequence}, which began at {began}, left no verdict: it was stopped before its end"
+    return Notice("RUN_UNFINISHED", "run", message, details={"run_id": run.run_id, "began_at": began})
 
 
 def read_history(store: Store, boot_id: str) -> History:
     """The history before a new run of the boot `boot_id`; files that cannot be read say nothing."""
     runs = store.runs()
     reasons, last_boot = next(filter(None, map(_reported, reversed(runs))), ((), boot_id))
-    return History(_died(runs, boot_id), _passed(runs, boot_id), reasons, restarted=last_boot != boot_id)
+    return History(
+        _died(runs, boot_id),
+        _passed(runs, boot_id),
+        reasons,
+        restarted=last_boot != boot_id,
+        unfinished=_unfinished(runs, boot_id),
+    )
 
 
 def _died(runs: Iterable[RunDirectory], boot_id: str) -> str | None:
@@ -48,6 +63,18 @@ def _died(runs: Iterable[RunDirectory], boot_id: str) -> str | None:
             died = f"an unknown check (the journal of run {run.sequence} is damaged)"
         if died is not None:
             return died
+    return None
+
+
+def _unfinished(runs: Iterable[RunDirectory], boot_id: str) -> RunDirectory | None:
+    """Of the runs that no report followed, the newest whose journal is of this boot."""
+    for run in reversed(list(runs)):
+        if (run.path / REPORT).exists():
+            return None
+        with contextlib.suppress(FileNotFoundError, ValueError):  # damaged ones are a matter of _died
+            events = read_journal(run.journal)
+            if events and events[-1].get("boot_id") == boot_id:
+                return run
     return None
 
 

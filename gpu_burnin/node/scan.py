@@ -18,6 +18,7 @@ from gpu_burnin.checks.state.rules import NAME as STATE
 from gpu_burnin.engine.plan import make_plan
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 from gpu_burnin.hardware import load_skus, make_reason
+from gpu_burnin.judge.corrected import judge_corrected
 from gpu_burnin.judge.ladder import worst_action
 from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.judge.persistence import judge_persistence
@@ -137,6 +138,7 @@ def scan(config: Config) -> Scan:
             *(_as_notice(reason) for reason in at_work),
             *((links,) if links else ()),
             *judge_persistence(seen).notices,
+            *judge_corrected(seen).notices,
             *xids.notices,
         ),
         action=worst_action(ordered),

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_burnin.errors import EXIT_FAIL
 from gpu_burnin.hardware import load_xids, what_to_do
+from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.node.scan import Scan, ScannedGpu, XidSeen
 from gpu_burnin.report.order import order_for
 from gpu_burnin.system.codec import to_json
@@ -151,15 +152,16 @@ def _message(one: Reason | Notice, found: Scan) -> str:
 
 
 def _warnings(found: Scan, width: int) -> list[str]:
-    if not found.warnings:
-        return []
+    warnings = [one for one in found.warnings if not is_note(one.code)]
+    notes = [one for one in found.warnings if is_note(one.code)]
     return [
-        "Warnings:",
-        *(
-            line
-            for one in found.warnings
-            for line in wrap(f"{one.code}: {_message(one, found)}", width, "  - ", "    ")
-        ),
+        line
+        for heading, told in (("Warnings:", warnings), ("Notes (nothing is wrong):", notes))
+        if told
+        for line in (
+            heading,
+            *(line for one in told for line in wrap(f"{one.code}: {_message(one, found)}", width, "  - ", "    ")),
+        )
     ]
 
 
@@ -186,6 +188,8 @@ def _xid(seen: XidSeen) -> str:
 
 def _named(seen: XidSeen) -> str:
     kind = "SXid" if seen.sxid else "XID"
+    if seen.xid == UNREADABLE and seen.pci_bus_id:
+        return "a driver's line without an XID"
     return f"an {kind} that cannot be read" if seen.xid == UNREADABLE else f"{kind} {seen.xid}"
 
 

@@ -17,10 +17,11 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink, write_atomic
 
 KEEP_RUNS = 50
@@ -70,6 +71,11 @@ class RunDirectory:
     def journal(self) -> Path:
         """Where this run writes its journal."""
         return self.path / JOURNAL
+
+    @property
+    def began_at(self) -> str:
+        """When it began by the host's clock, as its name has it: RFC 3339 UTC."""
+        return rfc3339(datetime.strptime(self.run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC))
 
 
 class Store:

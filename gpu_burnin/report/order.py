@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.report.check_findings import common_codes, units_of
 from gpu_burnin.report.headline import listed
 from gpu_burnin.report.model import Report
@@ -73,7 +74,8 @@ class Order:
 def order_of(report: Report) -> Order:
     """The order of a report, in which what injected faults ask for is not the hardware's."""
     if report["verdict"] == "PASS":
-        warned = {warning["code"] for warning in report.get("warnings", ())}  # version 0.1.0 had none
+        codes = {warning["code"] for warning in report.get("warnings", ())}  # version 0.1.0 had none
+        warned = {code for code in codes if not is_note(code)}
         read = f"Read the {len(warned)} warnings" if len(warned) > 1 else "Read the warning"
         return Order(Action.NONE, f"{read}; nothing else to do" if warned else "Nothing to do")
     if not report["coverage"]["injected"]:

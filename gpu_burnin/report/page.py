@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.hardware import load_reasons
+from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.report.check_findings import common_codes, link_of, units_of
 from gpu_burnin.report.formatting import bound, taken_for
 from gpu_burnin.report.headline import first_reason, headline, listed
@@ -136,12 +137,18 @@ class Page:
     @property
     def warnings(self) -> list[Finding]:
         """The warnings, in the same way."""
-        return self._grouped(self.report["warnings"])
+        return self._grouped(item for item in self.report["warnings"] if not is_note(item["code"]))
+
+    @property
+    def notes(self) -> list[Finding]:
+        """The warnings that ask for nothing, in the same way."""
+        return self._grouped(item for item in self.report["warnings"] if is_note(item["code"]))
 
     def _grouped(self, items: Iterable[Mapping[str, Any]]) -> list[Finding]:
         known, found, common = load_reasons(), dict[tuple[str, str], Finding](), common_codes(self.report)
         for item in items:
-            severity, info = item.get("severity", "WARNING"), known.get(item["code"])
+            told = "NOTE" if is_note(item["code"]) else "WARNING"
+            severity, info = item.get("severity", told), known.get(item["code"])
             finding = found.setdefault(
                 (severity, item["code"]),
                 Finding(

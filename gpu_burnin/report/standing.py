@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.report.charts import slowed
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.verdicts import REASONS_OF_WATCHED, WATCHED, verdict_on
@@ -51,7 +52,8 @@ def telemetry_cell(report: Report, series: Mapping[str, Any], uuid: str) -> Cell
 def _found(report: Report, uuid: str, column: str, checks: Collection[str]) -> tuple[str | None, tuple[str, ...]]:
     """The verdict of a column on a GPU (WARNING for a PASS with warnings), and the codes behind it, in words."""
     against = [item for item in report["reasons"] if item["check"] in checks and item["gpu"] == uuid]
-    warned = [item for item in report["warnings"] if item["check"] in checks and item["gpu"] == uuid]
+    told = [item for item in report["warnings"] if item["check"] in checks and item["gpu"] == uuid]
+    warned = [item for item in told if not is_note(item["code"])]
     outcome = verdict_on(report, column, uuid) if uuid else None
     codes = dict.fromkeys(item["code"] for item in (*against, *warned))
     return "WARNING" if outcome == "PASS" and warned else outcome, tuple(map(_words, codes))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpu_burnin.checks import CHECKS, coverage_class
+from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.report.check_findings import has_bad_link, units_of
 from gpu_burnin.report.formatting import taken_for
 from gpu_burnin.report.model import Report
@@ -35,6 +36,7 @@ def render(report: Report, advice: Advice, width: int = STANDARD_WIDTH) -> str:
         _head(report, width),
         _reasons(report, advice, width),
         _warnings(report, width),
+        _notes(report, width),
         _gpus(report, width),
         _checks(report, width),
         _wrapped([*_coverage(report), *_selftest(report), *_telemetry(report), *_kernel_log(report)], width),
@@ -121,13 +123,20 @@ def _reasons(report: Report, advice: Advice, width: int) -> list[str]:
 
 def _warnings(report: Report, width: int) -> list[str]:
     """The warnings of each code; nothing without a warning."""
-    groups = _by_code(report["warnings"])
+    groups = _by_code(item for item in report["warnings"] if not is_note(item["code"]))
     if not groups:
         return []
     lines = [line for items in groups[:_MAX_WARNINGS] for line in _reason_lines(report, items, width)]
     left = ", ".join(items[0]["code"] for items in groups[_MAX_WARNINGS:])
     more = wrap(f"... and {left}", width, "  ", "    ") if left else []
     return ["Warnings (none of them keeps the node out):", *lines, *more]
+
+
+def _notes(report: Report, width: int) -> list[str]:
+    """What is told for completeness, apart from the warnings: nothing is wrong, and nothing has to be done."""
+    groups = _by_code(item for item in report["warnings"] if is_note(item["code"]))
+    lines = [line for items in groups for line in _reason_lines(report, items, width)]
+    return ["Notes (nothing is wrong):", *lines] if lines else []
 
 
 def _gpus(report: Report, width: int) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import fnmatch
 import functools
 import hashlib
 import hmac
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ DEFAULT_PORT = 22
 EVIDENCE_KEY_TYPE = "ssh-ed25519"
 # Some 100 bytes a key: a fleet of a hundred thousand fits.
 _MOST_BYTES = 64 << 20
+# [host]:port, as a pattern or a name.
+_PORT = re.compile(r"^(!?)\[([^\]]*)\]:[0-9*?]+$")
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,17 @@ class Entry:
         return not self.hosts.startswith("|") and not set(self.hosts) & set("*?!")
 
     def matches(self, name: str) -> bool:
-        """Whether this line is about `name` (as made by `host_pattern`)."""
+        """Whether this line is about `name` (as made by `host_pattern`); like ssh, whatever the case of its letters."""
         if self.hosts.startswith("|1|"):
             return _hashed_match(self.hosts, name)
-        patterns = self.hosts.split(",")
-        if any(p.startswith("!") and fnmatch.fnmatchcase(name, p[1:]) for p in patterns):
-            return False
-        # fnmatch would read the brackets of [host]:port as a character class: equality comes first.
-        return any(p == name or ("[" not in p and fnmatch.fnmatchcase(name, p)) for p in patterns)
+        return _any_match(self.hosts.lower().split(","), name)
+
+    def matches_host(self, address: str, port: int) -> bool:
+        """Whether this line is about a host at any port: a key that was given up is given up at each."""
+        if self.matches(host_pattern(address, port)) or self.matches(host_pattern(address)):
+            return True
+        names = [_PORT.sub(r"\1\2", pattern) for pattern in self.hosts.lower().split(",")]
+        return not self.hosts.startswith("|") and _any_match(names, address.lower())
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,12 @@ class KnownHosts:
 
     def keys(self, address: str, port: int = DEFAULT_PORT) -> tuple[HostKey, ...]:
         """The keys pinned for a host, in file order, without certificate authorities and revoked keys."""
-        return tuple(e.key for e in self._about(host_pattern(address, port)) if not e.marker)
+        pinned = (entry.key for entry in self._about(host_pattern(address, port)) if not entry.marker)
+        return tuple(key for key in pinned if not self.revoked(address, port, key))
 
     def revoked(self, address: str, port: int, key: HostKey) -> bool:
-        """Whether an @revoked line forbids this key for this host."""
-        return any(e.marker == "@revoked" and e.key == key for e in self._about(host_pattern(address, port)))
+        """Whether an @revoked line forbids this key for this host, by whatever name or port the line has it."""
+        return any(entry.matches_host(address, port) for entry in self._revoked if entry.key == key)
 
     def evidence_key(self, address: str, port: int = DEFAULT_PORT) -> str:
         """The one key by which the host's evidence is checked, as `TYPE BASE64`; "" unless there is exactly one."""
@@ -92,13 +98,17 @@ class KnownHosts:
         return [e for _, e in sorted([*named.get(name, ()), *(o for o in others if o[1].matches(name))], key=_line_of)]
 
     @functools.cached_property
+    def _revoked(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if entry.marker == "@revoked")
+
+    @functools.cached_property
     def _index(self) -> tuple[dict[str, list[tuple[int, Entry]]], list[tuple[int, Entry]]]:
         """Lines of plain names by name, and all others: a fleet has thousands of the first and few of the second."""
         named: dict[str, list[tuple[int, Entry]]] = defaultdict(list)
         others: list[tuple[int, Entry]] = []
         for line, entry in enumerate(self.entries):
             if entry.is_plain:
-                for name in set(entry.hosts.split(",")):
+                for name in set(entry.hosts.lower().split(",")):
                     named[name].append((line, entry))
             else:
                 others.append((line, entry))
@@ -121,14 +131,15 @@ def load(path: Path) -> KnownHosts:
     skip in silence: a pinned key that is not read is a key that is not checked.
     """
     try:
-        text = read_text(path, _MOST_BYTES)
+        # A comment may be in any encoding: its bytes stay as they are.
+        text = read_text(path, _MOST_BYTES, errors="surrogateescape")
     except FileNotFoundError:
         text = ""
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise GpuBurninError(f"cannot read the known_hosts file {path} ({error}); check its owner and mode") from error
     entries = [
         _parse_line(line.strip(), f"{path} line {number}")
-        for number, line in enumerate(text.splitlines(), start=1)
+        for number, line in enumerate(text.split("\n"), start=1)
         if line.strip() and not line.lstrip().startswith("#")
     ]
     return KnownHosts(path, text, tuple(entries))
@@ -142,7 +153,7 @@ def record(known: KnownHosts, new: Iterable[tuple[str, int, HostKey]]) -> None:
     old = known.text if not known.text or known.text.endswith("\n") else known.text + "\n"
     try:
         known.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(known.path, (old + "".join(lines)).encode("utf-8"))
+        write_atomic(known.path, (old + "".join(lines)).encode("utf-8", "surrogateescape"))
     except OSError as error:
         raise GpuBurninError(
             f"cannot write the known_hosts file {known.path} ({error}); check its directory's owner and space"
@@ -160,6 +171,21 @@ def _parse_line(line: str, where: str) -> Entry:
     except binascii.Error as error:
         raise GpuBurninError(f"{where} has a key that is not base64; correct or remove the line") from error
     return Entry(marker, hosts, HostKey(key_type, blob))
+
+
+def _any_match(patterns: Iterable[str], name: str) -> bool:
+    """As ssh's match_hostname: one pattern matches, and none that is negated."""
+    listed = tuple(patterns)
+    if any(_glob(pattern[1:]).fullmatch(name) for pattern in listed if pattern.startswith("!")):
+        return False
+    return any(_glob(pattern).fullmatch(name) for pattern in listed if not pattern.startswith("!"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _glob(pattern: str) -> re.Pattern[str]:
+    """Of "*" and "?" alone: brackets are those of [host]:port."""
+    words = {"*": ".*", "?": "."}
+    return re.compile("".join(words.get(character, re.escape(character)) for character in pattern), re.DOTALL)
 
 
 def _hashed_match(hashed: str, name: str) -> bool:

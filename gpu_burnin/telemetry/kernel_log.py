@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.telemetry.kmsg import SAME_LINE_US, Record, XidEvent, count_gaps, parse_record, xid_event
+from gpu_burnin.telemetry.kmsg import SAME_LINE_US, EventReader, Record, XidEvent, count_gaps, parse_record
 
 AUTO = "auto"
 KMSG_DEVICE = Path("/dev/kmsg")
@@ -123,17 +123,20 @@ def merge(readings: Iterable[SourceReading]) -> tuple[tuple[XidEvent, ...], int,
     """
     alive = [reading for reading in readings if reading.alive]
     found: list[XidEvent] = []
+    last_us: dict[str, int] = {}  # of each text, so that a storm of lines costs no more a line than one
     for event in sorted((e for r in alive for e in r.events), key=lambda e: e.monotonic_us):
-        same = (e for e in reversed(found) if event.monotonic_us - e.monotonic_us <= SAME_LINE_US)
-        if len(alive) < 2 or not any(e.text == event.text for e in same):
+        before_us = last_us.get(event.text)
+        if len(alive) < 2 or before_us is None or event.monotonic_us - before_us > SAME_LINE_US:
             found.append(event)
+            last_us[event.text] = event.monotonic_us
     latest_start_us = max((reading.first_us for reading in alive), default=0)
     gaps = min((max(r.gaps, int(r.last_us < latest_start_us)) for r in alive), default=0)
     return tuple(found), gaps, ",".join(reading.name for reading in alive)
 
 
 def _events(records: Iterable[Record]) -> tuple[XidEvent, ...]:
-    return tuple(event for record in records if (event := xid_event(record)))
+    reader = EventReader()
+    return tuple(event for record in records for event in reader.read(record))
 
 
 def _span_us(records: Sequence[Record]) -> tuple[int, int]:

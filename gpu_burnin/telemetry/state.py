@@ -33,12 +33,23 @@ class ProcessUse:
     used_bytes: int | None
 
 
+@dataclass(frozen=True)
+class MigInstance:
+    """One MIG device of a GPU: its profile such as 1g.10gb, and what NVML gives it of the GPU."""
+
+    uuid: str
+    profile: str
+    multiprocessors: int
+    memory_bytes: int
+
+
 Text: TypeAlias = str | Unsupported
 Whole: TypeAlias = int | Unsupported
 Real: TypeAlias = float | Unsupported
 Flag: TypeAlias = bool | Unsupported
 Links: TypeAlias = tuple[int, ...] | Unsupported
 Processes: TypeAlias = tuple[ProcessUse, ...] | Unsupported
+MigInstances: TypeAlias = tuple[MigInstance, ...] | Unsupported
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class GpuState:
 
     ECC counters: volatile since the driver was loaded, aggregate over the life of the board. Recovery action
     is NVML field 230. NVLink links are numbers of populated links. Fabric values are those of nvmlGpuFabricInfo,
-    of the version `fabric_version`. Clocks event reasons are NVML's bits.
+    of the version `fabric_version`. Clocks event reasons are NVML's bits. There are MIG instances in MIG mode alone.
     """
 
     index: int
@@ -124,6 +135,7 @@ class GpuState:
     fabric_health_summary: Whole
     fabric_health_mask: Whole
     processes: Processes
+    mig_instances: MigInstances = ()
 
     def unread(self) -> dict[str, Unsupported]:
         """The fields without a value, by name."""

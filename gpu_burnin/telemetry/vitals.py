@@ -12,6 +12,7 @@ from typing import Any
 
 import pynvml as n
 
+from gpu_burnin.hardware.corrected import CorrectedErrors
 from gpu_burnin.telemetry import fabric_health
 from gpu_burnin.telemetry.events import KINDS
 from gpu_burnin.telemetry.kmsg import XidEvent
@@ -31,7 +32,8 @@ _SLICE_MS = 1000
 class Vital:
     """One GPU. `lost` is NVML's word when it no longer answers; None is what could not be read.
 
-    `uncorrected` counts uncorrectable memory errors since the driver was loaded; `identified`: UUID, serial and VBIOS
+    `uncorrected` counts uncorrectable memory errors since the driver was loaded, `corrected` those that were corrected;
+    `identified`: UUID, serial and VBIOS
     were read, or the driver has none by design. `clocks_event_reasons` are nvml.h's bits nvmlClocksEventReason*.
     `nvlinks` is how many links are up; `nvlink_errors` what those count, by kind.
     `fabric_state` is nvmlGpuFabricState_t's, None where there is no fabric; `fabric_healthy` is told of a GPU in it.
@@ -49,6 +51,7 @@ class Vital:
     remap_pending: bool | None = None
     remap_failure: bool | None = None
     uncorrected: int | None = None
+    corrected: CorrectedErrors = field(default_factory=CorrectedErrors)
     clocks_event_reasons: int | None = None
     nvlinks: int | None = None
     nvlink_errors: Mapping[str, int] = field(default_factory=dict)
@@ -93,6 +96,10 @@ def _read(index: int) -> Vital:
         known(reader.ecc(n.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, n.NVML_VOLATILE_ECC, place))
         for place in (n.NVML_MEMORY_LOCATION_DRAM, n.NVML_MEMORY_LOCATION_SRAM)
     ]
+    dram, sram = (
+        known(reader.ecc(n.NVML_MEMORY_ERROR_TYPE_CORRECTED, n.NVML_VOLATILE_ECC, place))
+        for place in (n.NVML_MEMORY_LOCATION_DRAM, n.NVML_MEMORY_LOCATION_SRAM)
+    )
     processes = known(read_processes(reader))
     return Vital(
         index=index,
@@ -105,6 +112,7 @@ def _read(index: int) -> Vital:
         remap_pending=None if isinstance(rows, Unsupported) else bool(rows[2]),
         remap_failure=None if isinstance(rows, Unsupported) else bool(rows[3]),
         uncorrected=sum(count for count in counts if count is not None) if any(c is not None for c in counts) else None,
+        corrected=CorrectedErrors(dram, sram, None if isinstance(rows, Unsupported) else int(rows[0])),
         clocks_event_reasons=known(reader.number(n.nvmlDeviceGetCurrentClocksEventReasons)),
         **_nvlink(reader),
         **_fabric(reader),

@@ -10,7 +10,7 @@ the GPUs of each test are counted. A pass with an error beside it does not count
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +50,11 @@ class Outcome:
     status: str
     messages: tuple[str, ...] = ()
     settings_only: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the test was made at all, however it ended."""
+        return self.status not in (SKIP, NOT_RUN)
 
 
 @dataclass(frozen=True)
@@ -135,9 +140,16 @@ def _get(value: Any, key: str, kind: type[Any], where: str) -> Any:
 
 
 def gpu_names(opinion: Opinion, gpus: Sequence[Gpu]) -> dict[int, Gpu]:
-    """The GPUs of the plan by DCGM's number, as far as their serial numbers tell: DCGM's order is its own."""
-    by_serial = {gpu.serial: gpu for gpu in gpus if gpu.serial}
-    return {entity: by_serial[serial] for entity, serial in opinion.serials.items() if serial in by_serial}
+    """The GPUs of the plan by DCGM's number, as far as their serial numbers tell: DCGM's order is its own.
+
+    A serial number that several have says nothing: boards with two GPUs give both the board's (NVIDIA/k8s-test-infra
+    PR 727: GB200, GB300), and some have none but zeros.
+    """
+    mine, theirs = Counter(gpu.serial for gpu in gpus), Counter(opinion.serials.values())
+    alone = {gpu.serial: gpu for gpu in gpus if gpu.serial.strip("0") and mine[gpu.serial] == 1}
+    return {
+        entity: alone[serial] for entity, serial in opinion.serials.items() if serial in alone and theirs[serial] == 1
+    }
 
 
 def rows(opinion: Opinion, gpus: Sequence[Gpu]) -> tuple[DiagnosticRow, ...]:
@@ -174,14 +186,36 @@ def judge(opinion: Opinion, exit_status: int, gpus: Sequence[Gpu], level: int) -
         message = f"DCGM knows {len(opinion.serials)} GPUs and the run has {len(gpus)}"
         details: dict[str, JSON] = {"dcgm_gpus": len(opinion.serials), "gpus": len(gpus)}
         yield make_reason("COVERAGE_LOW", NAME, message, details=details)
-    done = [test for test in opinion.tests if any(o.status not in (SKIP, NOT_RUN) for o in test.outcomes)]
-    if not done or (level > 1 and all(test.category == _DEPLOYMENT for test in done)):
-        skipped: list[JSON] = [test.name for test in opinion.tests if test not in done]
+    yield from _not_done(opinion, known, level)
+
+
+def _not_done(opinion: Opinion, known: Mapping[int, Gpu], level: int) -> Iterator[Reason]:
+    """COVERAGE_LOW where DCGM tested too little: most tests on no GPU, or on some GPU what it did on others.
+
+    Level 1 has tests of software alone; above it those of hardware count.
+    """
+    wanted = [test for test in opinion.tests if (test.category == _DEPLOYMENT) == (level == 1)]
+    done = [test for test in wanted if any(outcome.done for outcome in test.outcomes)]
+    skipped: list[JSON] = [test.name for test in wanted if test not in done]
+    if 2 * len(done) <= len(wanted):
+        many = "most tests" if done else "every test"
         message = (
-            f"DCGM {opinion.release} skipped every test of hardware ({', '.join(map(str, skipped)) or 'none named'}): "
+            f"DCGM {opinion.release} skipped {many} of hardware ({', '.join(map(str, skipped)) or 'none named'}): "
             "see its log and whether its diag-skus.yaml allows the tests on this model (is_allowed)"
         )
         yield make_reason("COVERAGE_LOW", NAME, message, details={"skipped": skipped})
+    for entity in opinion.serials:
+        missed: list[JSON] = [
+            test.name for test in done if not any(one.done for one in test.outcomes if one.entity == entity)
+        ]
+        if missed:
+            gpu = known.get(entity)
+            place = gpu.label if gpu is not None else f"DCGM's GPU {entity}"
+            message = (
+                f"DCGM {opinion.release} did not test {', '.join(map(str, missed))} on {place}, and did on others: see "
+                "its log"
+            )
+            yield make_reason("COVERAGE_LOW", NAME, message, gpu=gpu.uuid if gpu else None, details={"skipped": missed})
 
 
 def _failed(release: str, test: DiagTest, outcome: Outcome, gpu: Gpu | None) -> Reason:

@@ -32,7 +32,9 @@ class Check:
         missing = [precision for precision in wanted if precision not in session.tally.ranges]
         reasons = [*session.tally.reasons]
         coverage = _coverage(session, paths, missing)
-        for short in () if device.simulated else coverage.shortfalls(() if sku is None else sku.precisions):
+        # What a check skips because it has found a fault is no shortfall of its own.
+        shorts = () if device.simulated or reasons else coverage.shortfalls(() if sku is None else sku.precisions)
+        for short in shorts:
             reasons.append(make_reason("COVERAGE_LOW", "gemm", short.message, gpu=ctx.uuid, details=short.details))
         return CheckResult(
             name=self.name,

@@ -75,7 +75,7 @@ def _bound(rival: str, rates: Mapping[str, float], peaks: Mapping[str, float]) -
 
 def _held_back(rates: Mapping[str, float], peaks: Mapping[str, float]) -> float:
     """The share of its full clocks that this GPU was at in its best moments, at most; 1 where nothing shows less."""
-    shares = [rates[name] / peaks[name] for name in ("bf16", "fp16") if name in rates]
+    shares = [rates[name] / peaks[name] for name in ("bf16", "fp16") if name in rates and name in peaks]
     return min(1.0, max(shares, default=1.0) / _LEAST_SHARE)
 
 

@@ -273,10 +273,11 @@ class Session:
         self.tally.time.add(batch.seconds, unit.precision)
         for outcome in batch.outcomes:
             self.tally.verified(outcome, kind)
-        if unit.shape == self.shape and kind != "freivalds" and fault is None:
+        wrong = [(pair, o) for pair, o in zip(pairs, batch.outcomes, strict=True) if not o.right]
+        # A batch with a wrong product also takes the time in which its result is kept and read.
+        if unit.shape == self.shape and kind != "freivalds" and fault is None and not wrong:
             self._cost_s[unit.precision] = batch.seconds / len(pairs)
             self.tally.timed(unit.precision, unit.shape, len(pairs), batch.seconds)
-        wrong = [(pair, o) for pair, o in zip(pairs, batch.outcomes, strict=True) if not o.right]
         self.tally.wrong += len(wrong)
         if wrong:
             pair, outcome = next(((p, o) for p, o in wrong if o.evidence is not None), wrong[0])

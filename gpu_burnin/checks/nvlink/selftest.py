@@ -12,6 +12,7 @@ from gpu_burnin.checks import CheckContext
 from gpu_burnin.checks.nvlink.port import (
     DATA_FAULTS,
     DIRECTIONS,
+    STRUCK,
     Direction,
     NvlinkPort,
     PieceFault,
@@ -51,9 +52,13 @@ def _faults(ctx: CheckContext, port: NvlinkPort, own: str, size_bytes: int) -> I
             port.inject(own, fault)
             started = time.perf_counter()
             found = _copied(ctx, port, own, direction, 1000 * number + turn + 1)
+            latency_s = time.perf_counter() - started
+            if beside := tuple(one for one in found if not _planted(fault, one)):
+                yield hindered(ctx, "nvlink", f"{fault} {direction}", _real(own, direction, beside), beside=True)
+                return
             seen = {one.kind for one in found} == {fault}
             yield injected(
-                ctx, "nvlink", f"{fault} {direction}", seen, time.perf_counter() - started,
+                ctx, "nvlink", f"{fault} {direction}", seen, latency_s,
                 changed_bits=_changed_bits(found[0]) if found and fault is Kind.CORRUPTED else None,
             )  # fmt: skip
 
@@ -66,6 +71,12 @@ def _copied(ctx: CheckContext, port: NvlinkPort, own: str, direction: Direction,
     port.begin(own, direction)
     port.finish()
     return port.verify(own, key)
+
+
+def _planted(fault: Kind, found: PieceFault) -> bool:
+    """Whether the injected fault did this: it changes one word of the struck piece, or moves that piece."""
+    struck = {STRUCK, STRUCK - 1} if fault is Kind.REORDERED else {STRUCK}
+    return found.piece in struck and (fault is not Kind.CORRUPTED or found.wrong_words == 1)
 
 
 def _changed_bits(fault: PieceFault) -> int:

@@ -17,6 +17,7 @@ from gpu_burnin.checks.pcie.port import (
     Geometry,
     Kind,
     Moved,
+    Planted,
     Verified,
     geometry,
 )
@@ -114,6 +115,9 @@ class CpuPcie:
     def inject(self, fault: Kind, seed: int) -> None:
         for way in self._ways.values():
             way.ledger.inject(fault, seed)
+
+    def planted(self) -> tuple[Planted, ...]:
+        return tuple(one for way in self._ways.values() for one in way.ledger.planted)
 
     def _pin(self, size_bytes: int) -> U64:
         """Memory of either end; a subclass may refuse it with an OSError, as a driver does."""

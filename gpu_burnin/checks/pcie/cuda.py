@@ -26,6 +26,7 @@ from gpu_burnin.checks.pcie.port import (
     Geometry,
     Kind,
     Moved,
+    Planted,
     Verified,
     geometry,
 )
@@ -172,6 +173,9 @@ class CudaPcie:
         for ledger in self._ledgers.values():
             ledger.inject(fault, seed)
 
+    def planted(self) -> tuple[Planted, ...]:
+        return tuple(one for ledger in self._ledgers.values() for one in ledger.planted)
+
     def _opened(self) -> Geometry:
         if self._geometry is None:
             raise DeviceError("the link is not open: this is a fault of the caller")
@@ -222,7 +226,8 @@ class CudaPcie:
         word.set(word.get() ^ np.uint64(flip.mask))
 
     def _device_looker(self, words: int) -> Looker:
-        def look(slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool) -> Look:
+        # The kernel counts all words in the time that it takes to find one: `brief` saves nothing.
+        def look(slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False) -> Look:
             held, out = self._device["ring"][slot * words : (slot + 1) * words], self._device["out"]
             out.set(np.array([0, MASK64, 0], dtype=np.uint64))
             old = _OLD_POISON if poison else _OLD_NONE if old_offset_bytes is None else _OLD_WORDS

@@ -11,12 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpu_burnin.checks.pcie.port import POISON_WORD, STRIDE_BYTES, WORD_BYTES, Geometry, Kind, Verified, WrongCopy
+from gpu_burnin.checks.pcie.port import (
+    MOST_LOCATED,
+    POISON_WORD,
+    STRIDE_BYTES,
+    WORD_BYTES,
+    Geometry,
+    Kind,
+    Planted,
+    Verified,
+    WrongCopy,
+)
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import mix, random_words
-
-# Wrong copies that are looked into in one verification; the others are counted with the kind of the last of these.
-_MOST_EXPLAINED = 16
 
 
 @dataclass(frozen=True)
@@ -40,10 +47,11 @@ class Flip:
 
 @dataclass(frozen=True)
 class Steps:
-    """A batch of one way."""
+    """A batch of one way; `hit` are the numbers of the copies that an injected fault spoils."""
 
     copies: tuple[Step, ...]
     flip: Flip | None = None
+    hit: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -58,9 +66,12 @@ class Look:
 class Looker(Protocol):
     """Reads a slot where it lies."""
 
-    def __call__(self, slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool) -> Look:
+    def __call__(
+        self, slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False
+    ) -> Look:
         """Count the words of a slot that differ from the source's from `offset_bytes` on; with `old_offset_bytes`
-        those that differ from the words from there on as well, with `poison` from POISON_WORD as well."""
+        those that differ from the words from there on as well, with `poison` from POISON_WORD as well. `brief`: whether
+        there are any is enough, in the least time."""
         ...
 
 
@@ -69,6 +80,7 @@ class Ledger:
 
     def __init__(self, way: str, geometry: Geometry) -> None:
         self.way, self._geometry = way, geometry
+        self.planted: tuple[Planted, ...] = ()
         self._faults: deque[tuple[Kind, int]] = deque()
         self.start(0)
 
@@ -78,6 +90,7 @@ class Ledger:
         self._held: list[int | None] = [None] * self._geometry.slots
         self._before: list[int | None] = [None] * self._geometry.slots
         self._due: set[int] = set()
+        self._located = 0
 
     def inject(self, fault: Kind, seed: int) -> None:
         """Spoil one copy of the next batch that no earlier fault is to hit."""
@@ -99,21 +112,32 @@ class Ledger:
             self._before[slot], self._held[slot] = self._held[slot], copy
             self._due.add(slot)
             steps.append(Step(copy, slot, made.offset_bytes(copy), made.size_bytes))
+        self.planted = ()
         if not self._faults or not copies:
             return Steps(tuple(steps))
-        return _spoiled(steps, *self._faults.popleft(), made)
+        fault, seed = self._faults.popleft()
+        spoiled = _spoiled(steps, fault, seed, made)
+        offset_bytes, mask = (spoiled.flip.word * WORD_BYTES, spoiled.flip.mask) if spoiled.flip else (0, 0)
+        self.planted = (Planted(self.way, fault, spoiled.hit, offset_bytes, mask),)
+        return spoiled
 
     def judge(self, look: Looker) -> Verified:
-        """Look into every slot that was written since the last call."""
+        """Compare every slot that was written since the last call, and look into the first that are wrong."""
         slots, self._due = sorted(self._due), set()
-        wrong: list[WrongCopy] = []
-        found = {slot: look(slot, self._offset(slot), None, False) for slot in slots}
-        bad = [slot for slot in slots if found[slot].wrong_words]
-        for slot in bad:
-            if len(wrong) < _MOST_EXPLAINED:
-                kind, came_from = self._explain(slot, found, look)
-            wrong.append(self._entry(slot, found[slot], kind, came_from if len(wrong) < _MOST_EXPLAINED else None))
-        return Verified(len(slots), len(slots) * self._geometry.size_bytes, tuple(wrong))
+        found: dict[int, Look] = {}
+        bad: list[int] = []
+        for slot in slots:
+            brief = self._located + len(bad) >= MOST_LOCATED
+            found[slot] = look(slot, self._offset(slot), None, False, brief)
+            if found[slot].wrong_words:
+                bad.append(slot)
+        located, counted = bad[: MOST_LOCATED - self._located], bad[MOST_LOCATED - self._located :]
+        self._located += len(located)
+        wrong = (
+            *(self._entry(slot, found[slot], *self._explain(slot, found, look)) for slot in located),
+            *(WrongCopy(self.way, self._copy(slot), None) for slot in counted),
+        )
+        return Verified(len(slots), len(slots) * self._geometry.size_bytes, wrong)
 
     def _offset(self, slot: int) -> int:
         return self._geometry.offset_bytes(self._copy(slot))
@@ -159,6 +183,7 @@ def _spoiled(steps: list[Step], fault: Kind, seed: int, made: Geometry) -> Steps
     last = min(len(steps), made.slots)
     victim = len(steps) - 1 - mix(seed) % last
     hit, flip = steps[victim], None
+    struck = {hit.copy}
     if fault is Kind.CORRUPTED:
         word = mix(seed + 1) % (made.size_bytes // WORD_BYTES)
         flip = Flip(hit.slot, word, 1 << mix(seed + 2) % 64)
@@ -174,4 +199,5 @@ def _spoiled(steps: list[Step], fault: Kind, seed: int, made: Geometry) -> Steps
         steps[victim] = replace(hit, offset_bytes=steps[other].offset_bytes)
         if fault is Kind.REORDERED:
             steps[other] = replace(steps[other], offset_bytes=hit.offset_bytes)
-    return Steps(tuple(steps), flip)
+            struck.add(steps[other].copy)
+    return Steps(tuple(steps), flip, frozenset(struck))

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 
 from gpu_burnin.checks import CheckContext, done_share
 from gpu_burnin.checks.pcie import SPEC
-from gpu_burnin.checks.pcie.port import FAULTS, WAYS, Direction, Geometry, Moved, PciePort, Verified, WrongCopy
+from gpu_burnin.checks.pcie.port import (
+    FAULTS,
+    MOST_LOCATED,
+    WAYS,
+    Direction,
+    Geometry,
+    Moved,
+    PciePort,
+    Verified,
+    WrongCopy,
+)
 from gpu_burnin.checks.together import Clock, Group
 from gpu_burnin.checks.verified import VerifiedTime
 from gpu_burnin.exact.operands import mix
@@ -92,14 +102,20 @@ class Tally:
         """Count a verification."""
         self.verified = Verified(self.verified.copies + found.copies, self.verified.bytes + found.bytes)
         for wrong in found.wrong:
-            self.kinds[str(wrong.kind)] += 1
             self.wrong_by_direction[wrong.direction] += 1
-        self.errors = (self.errors + list(found.wrong))[:MAX_ERRORS]
+            if wrong.kind is not None:
+                self.kinds[str(wrong.kind)] += 1
+        self.errors = (self.errors + [wrong for wrong in found.wrong if wrong.kind is not None])[:MAX_ERRORS]
 
     @property
     def wrong(self) -> int:
-        """Copies that were wrong."""
-        return sum(self.kinds.values())
+        """Copies that were wrong, looked into or only counted."""
+        return self.wrong_by_direction.total()
+
+    @property
+    def enough(self) -> bool:
+        """Whether so many wrong copies were looked into that more time would tell nothing more."""
+        return len(self.errors) >= MOST_LOCATED
 
     def link(self, generation: int | None, width: int | None) -> None:
         """Keep the worst that was read while copies were under way."""
@@ -133,9 +149,12 @@ class Session:
         self.tally = Tally()
 
     def run(self, geometry: Geometry) -> None:
-        """All rounds. Every member makes as many: their number follows from the shortest budget of all."""
+        """All rounds, or until every member has found enough. Every member makes as many: their number follows from
+        the shortest budget of all."""
         rounds = max(1, int(self._group.budget_s / ROUND_S))
         for number in range(rounds):
+            if number and all(self._group.gather(self.tally.enough).values()):
+                return
             round_s = self._group.budget_s / rounds
             self._link.fill(mix(self._ctx.seed + number))
             for uuid in self._group.turns():
@@ -161,12 +180,13 @@ class Session:
         for direction in ALONE:
             ends = time.monotonic() + turn_s / len(ALONE)
             self._batch(direction, geometry.slots, direction)
-            while time.monotonic() < ends:
+            while time.monotonic() < ends and not self.tally.enough:
                 self._batch(direction, geometry.slots, direction)
 
     def _all_at_once(self, geometry: Geometry, direction: Direction, seconds: float) -> None:
         """Batches on every GPU from one moment on; what came is verified before the next moment."""
-        clock, until_s, batches = Clock(), self._group.start_s(seconds), 0
+        ends_s = time.monotonic() + (0.0 if self.tally.enough else seconds)
+        clock, until_s, batches = Clock(), self._group.latest_s(ends_s), 0
         while (start_s := self._group.start_s(_LEAD_S)) < until_s or batches < _LEAST_ALL:
             if not self._link.simulated:
                 clock.until(start_s)

@@ -12,7 +12,7 @@ filling anything anew: a copy that did not come, came twice, came into another's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias
@@ -27,6 +27,9 @@ STRIDE_BYTES = 4096
 # The longest copy of the pcie check, whatever transfer_bytes says: it takes 1.2 ms at PCIe 5.0 x16, longer ones are not
 # faster, and the host compares all that came back while the other GPUs wait for their turn.
 MOST_COPY_BYTES = 64 << 20
+# Wrong copies of one way that are looked into after each filling: kind and place of these tell what there is to tell,
+# and all further ones are counted.
+MOST_LOCATED = 3
 # Name of the stream of random words that both sources are filled with.
 STREAM = "host link"
 # What slots hold before the first copy: each byte of it.
@@ -74,19 +77,22 @@ class Moved:
 
 @dataclass(frozen=True)
 class WrongCopy:
-    """A copy that did not arrive as it was sent. `offset_bytes`, `expected` and `got` are of its first wrong word."""
+    """A copy that did not arrive as it was sent. `offset_bytes`, `expected` and `got` are of its first wrong word.
+
+    `kind` is None for one that was only counted, since enough others had been looked into: nothing else is known of it.
+    """
 
     direction: str
     copy: int
-    kind: Kind
-    offset_bytes: int
-    expected: int
-    got: int
-    wrong_words: int
+    kind: Kind | None
+    offset_bytes: int = 0
+    expected: int = 0
+    got: int = 0
+    wrong_words: int = 0
     came_from: int | None = None  # the copy whose data lies there instead
 
     def to_json(self) -> dict[str, JSON]:
-        """Entry of a report's list of errors."""
+        """Entry of a report's list of errors, of a copy that was looked into."""
         entry: dict[str, JSON] = {
             "direction": self.direction,
             "copy": self.copy,
@@ -109,6 +115,34 @@ class Verified:
 
     def __add__(self, other: Verified) -> Verified:
         return Verified(self.copies + other.copies, self.bytes + other.bytes, self.wrong + other.wrong)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """An injected fault in a batch of one way: the copies (numbers) that it hits; of a corrupted one the place of the
+    word and the bits that it flips there."""
+
+    way: str
+    kind: Kind
+    copies: frozenset[int]
+    offset_bytes: int = 0
+    mask: int = 0
+
+    def is_cause_of(self, wrong: WrongCopy) -> bool:
+        """Whether this fault and nothing beside it did this. A copy that it hit and that is taken for another kind is
+        a matter of the detector."""
+        if wrong.direction != self.way or wrong.copy not in self.copies:
+            return False
+        if self.kind is not Kind.CORRUPTED or wrong.kind is not Kind.CORRUPTED:
+            return True
+        flipped = (wrong.offset_bytes, wrong.expected ^ wrong.got, wrong.wrong_words)
+        return flipped == (self.offset_bytes, self.mask, 1)
+
+
+def not_planted(planted: Iterable[Planted], found: Verified) -> tuple[WrongCopy, ...]:
+    """Wrong copies that none of the injected faults explains: faults of the hardware."""
+    causes = tuple(planted)
+    return tuple(wrong for wrong in found.wrong if not any(one.is_cause_of(wrong) for one in causes))
 
 
 @dataclass(frozen=True)
@@ -191,6 +225,10 @@ class PciePort(Protocol):
 
         Several faults hit one batch after the other.
         """
+
+    def planted(self) -> tuple[Planted, ...]:
+        """The injected faults of the last batch, one for each way that has one."""
+        ...
 
 
 def pcie_port(device: Device) -> PciePort:

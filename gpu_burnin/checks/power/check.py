@@ -9,10 +9,11 @@ common start of several has not run on hardware.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu_burnin.checks import CheckContext, needed_device
-from gpu_burnin.checks.pcie.port import Kind, pcie_port
+from gpu_burnin.checks.pcie.port import Kind, WrongCopy, not_planted, pcie_port
 from gpu_burnin.checks.power import grant as power_grant
 from gpu_burnin.checks.power import waves as power_waves
 from gpu_burnin.checks.power.grant import Grant
@@ -155,19 +156,25 @@ def _transfer_seen(ctx: CheckContext) -> SelftestResult:
         link.begin("duplex", 2)
         link.finish()
         if before := link.verify().wrong:
-            words = f"{len(before)} copies between host and GPU arrived wrong"
-            real = make_reason("PCIE_DATA", "power", words, gpu=ctx.uuid, details=before[0].to_json())
-            return hindered(ctx, "power", "corrupted transfer", real)
+            return hindered(ctx, "power", "corrupted transfer", _copies_wrong(ctx, before))
         link.inject(Kind.CORRUPTED, ctx.seed)
         started = time.perf_counter()
         link.begin("duplex", 2)
         link.finish()
-        wrong = link.verify().wrong
+        found = link.verify()
         latency_s = time.perf_counter() - started
+        if beside := not_planted(link.planted(), found):
+            return hindered(ctx, "power", "corrupted transfer", _copies_wrong(ctx, beside), beside=True)
     finally:
         link.close()
-    seen = bool(wrong) and all(one.kind is Kind.CORRUPTED for one in wrong)
+    seen = bool(found.wrong) and all(one.kind is Kind.CORRUPTED for one in found.wrong)
     return injected(ctx, "power", "corrupted transfer", seen, latency_s)
+
+
+def _copies_wrong(ctx: CheckContext, wrong: Sequence[WrongCopy]) -> Reason:
+    """Copies of so few are all looked into."""
+    words = f"{len(wrong)} copies between host and GPU arrived wrong"
+    return make_reason("PCIE_DATA", "power", words, gpu=ctx.uuid, details=wrong[0].to_json())
 
 
 def _measurements(load: Load, mixed: Mixed) -> tuple[Measurement, ...]:

@@ -240,9 +240,9 @@ class MixedLoad:
             self.done.host.moved += 2 * _FIRST_COPIES
             seen += self._pcie.verify()
             self.done.host.verified, self.done.host.wrong = seen.copies - len(seen.wrong), len(seen.wrong)
-            entries: list[dict[str, JSON]] = [{"phase": "mixed", **one.to_json()} for one in seen.wrong]
+            entries: list[dict[str, JSON]] = [{"phase": "mixed", **one.to_json()} for one in seen.wrong if one.kind]
             if entries:
-                words = f"{len(entries)} of {seen.copies} copies between host and GPU arrived wrong under mixed load"
+                words = f"{len(seen.wrong)} of {seen.copies} copies between host and GPU arrived wrong under mixed load"
                 self._wrong("PCIE_DATA", entries, words)
         # A GPU that made no load wrote nothing; its neighbour cannot know, so all are asked.
         wrote = self._group.gather(not stopped and self._to is not None)

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_burnin.checks import CheckContext
-from gpu_burnin.checks.state.node import judge_state, persistence_off
+from gpu_burnin.checks.state.node import judge_state, layout, persistence_off
 from gpu_burnin.checks.state.pci import judge_pci, pci_measurements
-from gpu_burnin.checks.state.result import LinkSource, StateCoverage
-from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink
-from gpu_burnin.hardware import make_reason
+from gpu_burnin.checks.state.result import LinkSource, MigCoverage, StateCoverage
+from gpu_burnin.checks.state.rules import MODEL_RULES, NAME, RULES, Expected, HostLink
+from gpu_burnin.hardware import SkuTable, make_reason
+from gpu_burnin.hardware.corrected import CorrectedErrors
 from gpu_burnin.settings.expectations import expectations_of
 from gpu_burnin.telemetry.node_links import node_links_of
 from gpu_burnin.telemetry.pci import GENERATION, PciLink, gpu_addresses, read_link
-from gpu_burnin.telemetry.state import NodeState, Unsupported, known
+from gpu_burnin.telemetry.state import GpuState, NodeState, Unsupported, known
 from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, Measurement, Reason, SelftestResult, verdict_of
 
 __all__ = ["Check", "Examined", "Expected", "examine", "judge_state"]
@@ -89,11 +90,15 @@ def examine(
         gpu_count_source=source,
         expected=expected.configured.to_json(),
         node_links=LinkSource(str(expected.links.source), expected.links.why),
-        rules=len(RULES),
+        rules=len(RULES) + len(MODEL_RULES),
         simulated=node.simulated,
         pci_links_read=len(links),
         persistence_off=tuple(persistence_off(node.gpus)),
         fabric_info={gpu.label: known(gpu.fabric_version) for gpu in node.gpus},
+        corrected={
+            gpu.uuid: found for gpu in node.gpus if (found := corrected_errors(gpu, expected.table)) is not None
+        },
+        mig={gpu.label: told for gpu in node.gpus if (told := mig_coverage(gpu))},
         unread={gpu.label: _whys(gpu.unread()) for gpu in node.gpus},
     )
     return Examined(
@@ -131,6 +136,31 @@ def host_links(node: NodeState, links: Mapping[str, PciLink]) -> dict[str, HostL
     if node.simulated:
         return {gpu.pci_bus_id: _ANY_SLOT for gpu in node.gpus}
     return {address: HostLink(link.host_max_generation, link.host_max_width) for address, link in links.items()}
+
+
+def corrected_errors(state: GpuState, table: SkuTable) -> CorrectedErrors | None:
+    """What a person should know of the errors that this GPU has corrected; None for what one in good order has too."""
+    found = CorrectedErrors(
+        known(state.ecc_volatile_corrected_dram),
+        known(state.ecc_volatile_corrected_sram),
+        known(state.remapped_corrected),
+    )
+    return found if found.is_much(table.limits) or found.remapped_rows else None
+
+
+def mig_coverage(state: GpuState) -> MigCoverage | None:
+    """What the MIG instances of a GPU reach; None where it has none."""
+    instances = known(state.mig_instances)
+    if not instances:
+        return None
+    total = known(state.memory_bytes)
+    reached = sum(instance.memory_bytes for instance in instances)
+    return MigCoverage(
+        layout(instances),
+        instances,
+        sum(instance.multiprocessors for instance in instances),
+        None if total is None else max(0, total - reached),
+    )
 
 
 def _whys(unread: dict[str, Unsupported]) -> dict[str, tuple[str, ...]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpu_burnin.checks.state.rules import NAME, RULES, Expected, HostLink, gpu_reason, unread_fields
+from gpu_burnin.checks.state.rules import MODEL_RULES, NAME, RULES, Expected, HostLink, gpu_reason, unread_fields
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.telemetry.state import GpuState, known
+from gpu_burnin.telemetry.state import GpuState, MigInstance, Unsupported, known
 from gpu_burnin.types import JSON, Reason
 
 
@@ -20,13 +21,17 @@ def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason,
             reasons.append(gpu_reason("GPU_LOST", state, f"NVML says {state.lost}", why=state.lost))
             continue
         sku = expected.table.find(state.pci_device_id, state.pci_subsystem_id)
+        reasons += [
+            *unread_fields(state, sku, expected),
+            *(reason for rule in RULES for reason in rule(state, expected)),
+        ]
         if sku is None:
             reasons.append(_unknown_sku(state))
             continue
-        reasons += unread_fields(state, sku, expected)
-        for rule in RULES:
-            reasons += rule(state, sku, expected)
-    return (*reasons, *_twins(states), *_odd(states, expected), *_mixed(states, expected))
+        for of_model in MODEL_RULES:
+            reasons += of_model(state, sku, expected)
+    node = (*_twins(states), *_odd(states, expected), *_mixed(states, expected), *_layouts(states, expected))
+    return (*reasons, *node)
 
 
 def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
@@ -82,6 +87,39 @@ def _odd(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
             "its bridge"
         )
         yield make_reason("NVLINK_DOWN", NAME, message, details={"gpus": [*expected.links.odd]})
+
+
+def _layouts(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
+    """In the expected MIG mode all GPUs of one model have the same instances."""
+    if not expected.configured.mig:
+        return
+    on = [state for state in states if not state.lost and state.mig_enabled is True]
+    layouts: dict[tuple[int, str], list[GpuState]] = {}
+    for state in on:
+        if isinstance(state.mig_instances, Unsupported):
+            if state.mig_instances.by_design:  # an error has its reason already
+                message = f"MIG mode is on, and the driver {state.driver_version} does not tell its instances"
+                yield gpu_reason("UNSUPPORTED_FIELD", state, message, fields={"mig_instances": state.mig_instances.why})
+            continue
+        layouts.setdefault((state.pci_device_id, layout(state.mig_instances)), []).append(state)
+    for model in sorted({model for model, _ in layouts}):
+        of_model = {words: held for (device, words), held in layouts.items() if device == model}
+        if len(of_model) < 2:
+            continue
+        told = "; ".join(
+            f"{words} on GPU {', '.join(str(state.index) for state in held)}" for words, held in of_model.items()
+        )
+        alone = [held[0] for held in of_model.values() if len(held) == 1]
+        gpu = alone[0].uuid if len(alone) == 1 and sum(map(len, of_model.values())) > 2 else None
+        message = f"the GPUs have different MIG instances: {told}; give all of them the same"
+        listed: list[JSON] = [*of_model]
+        yield make_reason("MIG_MISMATCH", NAME, message, gpu=gpu, details={"layouts": listed})
+
+
+def layout(instances: Sequence[MigInstance]) -> str:
+    """The instances of a GPU in words, whatever their order: "7 x 1g.10gb"."""
+    counts = Counter(instance.profile for instance in instances)
+    return " + ".join(f"{number} x {profile}" for profile, number in sorted(counts.items())) or "none"
 
 
 def _mixed(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:

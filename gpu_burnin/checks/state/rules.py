@@ -70,7 +70,12 @@ class Expected:
     host_links: Mapping[str, HostLink] = field(default_factory=dict)
 
 
-Rule = Callable[[GpuState, Sku, Expected], Iterable[Reason]]
+# A rule for every GPU, and one that holds it against its model.
+Rule = Callable[[GpuState, Expected], Iterable[Reason]]
+ModelRule = Callable[[GpuState, Sku, Expected], Iterable[Reason]]
+# Errors of NVML that say nothing of one value: who asked may not know, the driver does not know the question, or the
+# whole GPU wants a reset, which has a rule of its own.
+_NO_ERROR_OF_A_VALUE = frozenset({"no_permission", "invalid_argument", "reset_required"})
 
 
 def gpu_reason(code: str, state: GpuState, message: str, action: Action | None = None, **details: JSON) -> Reason:
@@ -78,18 +83,14 @@ def gpu_reason(code: str, state: GpuState, message: str, action: Action | None =
     return make_reason(code, NAME, f"{state.label}: {message}", gpu=state.uuid or None, details=details, action=action)
 
 
-def unread_fields(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
-    """Judged fields without a value, unless model and driver may leave them out."""
-    links = expected.links.of(state.uuid, sku)
-    linked, probed = links.links and not _without_links(state), links.switched and sku.fabric_probe
-    judged = {*JUDGED_FIELDS, *(LINK_FIELDS if linked else ()), *(FABRIC_FIELDS if probed else ())}
+def unread_fields(state: GpuState, sku: Sku | None, expected: Expected) -> Iterable[Reason]:
+    """Judged fields without a value, unless model and driver may leave them out; and any other that NVML knows and
+    could not read. Of a model that is not known (None) nothing tells what it may leave out: errors alone count."""
     missing = {
         name: value.why
         for name, value in state.unread().items()
-        if name in judged
-        and not (
-            value.by_design and (expected.table.may_miss(sku, name, state.driver_version) or _silenced(state, name))
-        )
+        if (_is_error(value) and not _of_links(name))
+        or (name in _judged_fields(state, sku, expected) and not _may_miss(state, sku, expected, name, value))
     }
     if missing:
         listed = ", ".join(f"{name} ({why})" for name, why in sorted(missing.items()))
@@ -97,6 +98,29 @@ def unread_fields(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Rea
         if "no_permission" in missing.values():
             message += "; run as root"
         yield gpu_reason("UNSUPPORTED_FIELD", state, message, fields=dict(sorted(missing.items())))
+
+
+def _is_error(value: Unsupported) -> bool:
+    return not value.by_design and value.why not in _NO_ERROR_OF_A_VALUE
+
+
+def _of_links(name: str) -> bool:
+    """Whether a value is one of NVLinks and their fabric, which count where they are expected."""
+    return name.startswith(("nvlink_", "fabric_"))
+
+
+def _judged_fields(state: GpuState, sku: Sku | None, expected: Expected) -> set[str]:
+    if sku is None:
+        return set(JUDGED_FIELDS)
+    links = expected.links.of(state.uuid, sku)
+    linked, probed = links.links and not _without_links(state), links.switched and sku.fabric_probe
+    return {*JUDGED_FIELDS, *(LINK_FIELDS if linked else ()), *(FABRIC_FIELDS if probed else ())}
+
+
+def _may_miss(state: GpuState, sku: Sku | None, expected: Expected, name: str, value: Unsupported) -> bool:
+    if not value.by_design:
+        return False
+    return sku is None or expected.table.may_miss(sku, name, state.driver_version) or _silenced(state, name)
 
 
 def _silenced(state: GpuState, name: str) -> bool:
@@ -117,9 +141,12 @@ def _memory(state: GpuState, sku: Sku, _: Expected) -> Iterable[Reason]:
         yield gpu_reason("MEMORY_REDUCED", state, message, memory_bytes=size, nominal_bytes=sku.memory_bytes)
 
 
-def _ecc(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
+def _ecc_mode(state: GpuState, sku: Sku, _: Expected) -> Iterable[Reason]:
     if state.ecc_enabled is False and sku.ecc:
         yield gpu_reason("ECC_DISABLED", state, "ECC is off")
+
+
+def _ecc(state: GpuState, expected: Expected) -> Iterable[Reason]:
     pending = known(state.ecc_pending)
     if pending is not None and pending != state.ecc_enabled and known(state.ecc_enabled) is not None:
         yield gpu_reason("ECC_PENDING", state, f"ECC will be {'on' if pending else 'off'} after a reset")
@@ -137,7 +164,7 @@ def _ecc(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
         )
 
 
-def _remap(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+def _remap(state: GpuState, expected: Expected) -> Iterable[Reason]:
     if state.remap_pending is True:
         yield gpu_reason("REMAP_PENDING", state, "a row remap waits for a GPU reset")
     limit = expected.table.limits["remapped_uncorrected"].value
@@ -149,7 +176,7 @@ def _remap(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
         yield gpu_reason("REMAP_FAILED", state, message, count=remapped, limit=limit)
 
 
-def _retired(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+def _retired(state: GpuState, expected: Expected) -> Iterable[Reason]:
     if state.retired_pending is True:
         yield gpu_reason("RETIRED_PAGES", state, "a page retirement waits for a GPU reset")
     limit = expected.table.limits["retired_pages"].value
@@ -159,7 +186,7 @@ def _retired(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
         yield gpu_reason("RETIRED_PAGES", state, message, Action.REPAIR, count=retired, limit=limit)
 
 
-def _repair(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
+def _repair(state: GpuState, _: Expected) -> Iterable[Reason]:
     if state.inforom_valid is False:
         yield gpu_reason("INFOROM_CORRUPT", state, "the InfoROM fails its checksum")
     for name, part in (("channel_repair_pending", "memory channel"), ("tpc_repair_pending", "TPC")):
@@ -169,7 +196,7 @@ def _repair(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
         yield gpu_reason("MEMORY_UNREPAIRABLE", state, "memory cannot be repaired")
 
 
-def _recovery(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
+def _recovery(state: GpuState, _: Expected) -> Iterable[Reason]:
     value = known(state.recovery_action)
     if value:
         # The list grows with the driver: an unknown demand is still a demand.
@@ -179,7 +206,7 @@ def _recovery(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
         yield gpu_reason("RECOVERY_ACTION", state, "NVML says that a reset is required", Action.RESET_GPU)
 
 
-def _mig(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+def _mig(state: GpuState, expected: Expected) -> Iterable[Reason]:
     modes = {"current": known(state.mig_enabled), "pending": known(state.mig_pending)}
     wanted = expected.configured.mig or False
     wrong = [name for name, mode in modes.items() if mode is not None and mode != wanted]
@@ -206,7 +233,7 @@ def _settings(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]
         yield gpu_reason("POWER_LIMIT", state, message, limit_w=limit, expected_w=wanted)
 
 
-def _throttled(state: GpuState, _: Sku, __: Expected) -> Iterable[Reason]:
+def _throttled(state: GpuState, _: Expected) -> Iterable[Reason]:
     bits = known(state.clocks_event_reasons) or 0
     found = [name for bit, name in THROTTLE_BITS.items() if bits & bit]
     if found:
@@ -230,6 +257,9 @@ def _pcie(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
     wanted = min(sku.pcie_width, host.width or 0)
     if width is not None and width < wanted:
         yield gpu_reason("PCIE_DEGRADED", state, f"PCIe width x{width}, x{wanted} expected", width=width)
+
+
+def _pcie_errors(state: GpuState, _: Expected) -> Iterable[Reason]:
     fatal = known(state.pcie_fatal_errors)
     if fatal:
         yield gpu_reason("PCIE_DEGRADED", state, f"{fatal} fatal PCIe errors", fatal_errors=fatal)
@@ -270,7 +300,7 @@ def _fabric(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
         yield gpu_reason("FABRIC_NOT_READY", state, f"in the fabric {', '.join(complaints)}", health_mask=mask)
 
 
-def _busy(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
+def _busy(state: GpuState, expected: Expected) -> Iterable[Reason]:
     foreign = [process for process in known(state.processes) or () if process.pid not in expected.own_pids]
     if foreign:
         pids: list[JSON] = [process.pid for process in foreign]
@@ -278,5 +308,6 @@ def _busy(state: GpuState, _: Sku, expected: Expected) -> Iterable[Reason]:
 
 
 RULES: tuple[Rule, ...] = (
-    _memory, _ecc, _remap, _retired, _repair, _recovery, _mig, _settings, _throttled, _pcie, _nvlink, _fabric, _busy,
+    _ecc, _remap, _retired, _repair, _recovery, _mig, _throttled, _pcie_errors, _busy,
 )  # fmt: skip
+MODEL_RULES: tuple[ModelRule, ...] = (_memory, _ecc_mode, _settings, _pcie, _nvlink, _fabric)

@@ -1,8 +1,10 @@
 """Google Compute Engine: upcoming-maintenance and maintenance-event (docs.cloud.google.com, "Query metadata server for
 maintenance event notices"). Standard library only.
 
-The first announces a window hours or days ahead, the second changes 60 seconds before it begins. Only an answer with
-status 200 means anything: machine types without such notices answer 404 or 503, which is not "none".
+The first announces a window hours or days ahead, the second changes 60 seconds before it begins. A machine that never
+had a notice answers the first with an error in words, mostly with status 503, which says that there is none (so reads
+it SAP's agent for Google Cloud, github.com/GoogleCloudPlatform/sapagent, internal/system). Any other answer without
+status 200 means nothing: machine types without such notices answer 404 or 503 too, which is not "none".
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ HEADERS = {"Metadata-Flavor": "Google"}
 _STATES = {"PENDING": SCHEDULED, "ONGOING": STARTED, "COMPLETE": NONE, "COMPLETED": NONE}
 _NEAR = ("MIGRATE_ON_HOST_MAINTENANCE", "TERMINATE_ON_HOST_MAINTENANCE")
 _NO_WINDOW = "NONE"
+_NO_NOTICE = "no notifications have been received"
 _WRAPPER = "upcomingmaintenance"
 
 
@@ -41,7 +44,10 @@ def read(service: Service, now: datetime) -> Sequence[Maintenance]:
 
 
 def _upcoming(service: Service, now: datetime) -> Maintenance:
-    text = service.text(UPCOMING, HEADERS)
+    answer = service.answer(UPCOMING, HEADERS)
+    if _NO_NOTICE in answer.text.lower():
+        return Maintenance(NAME, NONE)
+    text = answer.good(UPCOMING)
     if text.strip('"') == _NO_WINDOW:
         return Maintenance(NAME, NONE)
     try:

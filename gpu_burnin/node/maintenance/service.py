@@ -40,6 +40,17 @@ class Answer:
     status: int
     body: bytes
 
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode("utf-8", "replace").strip()
+
+    def good(self, path: str) -> str:
+        """The text of an answer with status 200. Raises NotKnown for every other one; `path` is what was asked."""
+        if self.status != 200:
+            raise NotKnown(f"its metadata service answers {self.status} ({_shown(self.body)}) to {path}")
+        return self.text
+
 
 @dataclass(frozen=True)
 class Service:
@@ -51,12 +62,16 @@ class Service:
         self, path: str, headers: Mapping[str, str], *, method: str = "GET", deadline_s: float = DEADLINE_S
     ) -> str:
         """The text of a good answer. Raises NotKnown for every other one, and for none within the time."""
+        return self.answer(path, headers, method=method, deadline_s=deadline_s).good(path)
+
+    def answer(
+        self, path: str, headers: Mapping[str, str], *, method: str = "GET", deadline_s: float = DEADLINE_S
+    ) -> Answer:
+        """Whatever it answers. Raises NotKnown for too much, and for nothing within the time."""
         answer = self._ask(path, headers, method, deadline_s)
-        if answer.status != 200:
-            raise NotKnown(f"its metadata service answers {answer.status} ({_shown(answer.body)}) to {path}")
         if len(answer.body) > _MOST_BYTES:
             raise NotKnown(f"its metadata service answers more than {_MOST_BYTES} bytes to {path}")
-        return answer.body.decode("utf-8", "replace").strip()
+        return answer
 
     def json(self, path: str, headers: Mapping[str, str], *, deadline_s: float = DEADLINE_S) -> Any:
         """The document of a good answer. Raises NotKnown."""

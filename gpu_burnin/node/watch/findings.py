@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_burnin.hardware import XidTable
+from gpu_burnin.hardware import XidTable, load_skus
 from gpu_burnin.judge.xid import judge_work
 from gpu_burnin.system import hardware_identity
 from gpu_burnin.telemetry.kmsg import XidEvent
@@ -15,7 +15,7 @@ from gpu_burnin.types import JSON, Gpu
 # For these the work cannot go on: the admitter ends it at once (NoExecute).
 LOSES_WORK = frozenset({"GPU_LOST", "XID_FATAL"})
 # What is told as long as it lasts, and not when it came.
-STANDING = frozenset({"REMAP_PENDING"})
+STANDING = frozenset({"ECC_CORRECTED", "REMAP_PENDING"})
 # NVML_GPU_RECOVERY_ACTION_*, nvml.h: what the driver asks for.
 _RECOVERY: Mapping[int, str] = {
     1: "reset the GPU",
@@ -77,6 +77,8 @@ def _of_gpu(gpu: Vital, before: Mapping[str, int]) -> Iterable[Finding]:
         yield Finding("REMAP_FAILED", f"{gpu.label}: a memory row could not be replaced", True, place)
     elif gpu.remap_pending:
         yield Finding("REMAP_PENDING", f"{gpu.label}: a memory row waits for a reset to be replaced", False, place)
+    if gpu.corrected.is_much(load_skus().limits):
+        yield Finding("ECC_CORRECTED", f"{gpu.label}: {gpu.corrected.words}", False, place)
     known = before.get(gpu.uuid)
     if known is not None and gpu.uncorrected is not None and gpu.uncorrected > known:
         more = gpu.uncorrected - known

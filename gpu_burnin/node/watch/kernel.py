@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.telemetry.kernel_log import AUTO, KMSG_DEVICE, SPEAKS_OF_XID
-from gpu_burnin.telemetry.kmsg import XidEvent, count_gaps, parse_record, xid_event
+from gpu_burnin.telemetry.kmsg import EventReader, XidEvent, count_gaps, parse_record
 
 _RECORD_SIZE_BYTES = 8192
 _FILE_POLL_S = 1.0
@@ -70,6 +70,7 @@ def _records(fd: int, sleep: Callable[[float], object]) -> Iterator[Read]:
     """Records one a call; EPIPE says that some were overwritten before they could be read."""
     expected: int | None = None
     events: list[XidEvent] = []
+    reader = EventReader()
     lost, again = 0, True
     while True:
         try:
@@ -91,14 +92,14 @@ def _records(fd: int, sleep: Callable[[float], object]) -> Iterator[Read]:
             if expected is not None and record.sequence != expected:
                 lost += max(record.sequence - expected, 1)
             expected = record.sequence + 1
-        if event := xid_event(record):
-            events.append(event)
+        events += reader.read(record)
 
 
 def follow_file(path: Path, sleep: Callable[[float], object]) -> Iterator[Read]:
     """A file of kmsg lines, as the lab's hosts have; one that was cut short or replaced has a gap."""
     before: os.stat_result | None = None
     offset, rest, expected, blind = 0, b"", None, True
+    reader = EventReader()
     while True:
         try:
             with path.open("rb") as file:
@@ -120,7 +121,7 @@ def follow_file(path: Path, sleep: Callable[[float], object]) -> Iterator[Read]:
         lost = count_gaps(records, first=expected) + torn + int(cut)
         numbers = [record.sequence for record in records if record.sequence is not None]
         expected = numbers[-1] + 1 if numbers else expected
-        events = tuple(event for record in records if (event := xid_event(record)))
+        events = tuple(event for record in records for event in reader.read(record))
         if blind or events or lost:
             yield Read(events, lost, again=before is None or cut)
         before, blind = now, False

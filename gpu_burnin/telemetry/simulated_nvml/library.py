@@ -24,9 +24,12 @@ _CODES: dict[str, int] = {
     if name.startswith("NVML_ERROR_") and isinstance(value, int)
 }
 _OK: int = pynvml.NVML_SUCCESS
+_MOST_INSTANCES = 7
 _EVERY_EVENT = (1 << 63) - 1
 # Calls about two GPUs.
 _OF_A_PAIR = frozenset({"nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor"})
+# The bits of a handle that are the GPU's.
+_OF_A_GPU, _OF_AN_INSTANCE = 0xFFFF, 16
 _INVALID: int = pynvml.NVML_ERROR_INVALID_ARGUMENT
 
 
@@ -65,7 +68,11 @@ class SimulatedNvml:
         return partial(self._call, name)
 
     def _index(self, handle: Any) -> int:
-        return int(ctypes.cast(handle, ctypes.c_void_p).value or 0) - 1
+        return (self._number(handle) & _OF_A_GPU) - 1
+
+    def _number(self, handle: Any) -> int:
+        """Number of a GPU from 1 on, and above it that of its MIG instance."""
+        return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
 
     def _gpu(self, handle: Any) -> Profile:
         return self.gpus[self._index(handle)]
@@ -124,7 +131,37 @@ class SimulatedNvml:
         return _OK
 
     def _nvmlDeviceGetUUID(self, handle: Any, text: Any, _size: Any) -> int:
-        _write(text, uuid(self._index(handle)))
+        own, instance = uuid(self._index(handle)), self._number(handle) >> _OF_AN_INSTANCE
+        _write(text, f"MIG-{instance:08x}{own[12:]}" if instance else own)
+        return _OK
+
+    def _nvmlDeviceGetName(self, handle: Any, text: Any, _size: Any) -> int:
+        instance = self._number(handle) >> _OF_AN_INSTANCE
+        if not instance:
+            return self._call("nvmlDeviceGetName", handle, text, _size)
+        gpu = self._gpu(handle)
+        _write(text, f"{gpu.name} MIG {gpu.mig[instance - 1][0]}")
+        return _OK
+
+    # --- MIG ---
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, _handle: Any, count: Any) -> int:
+        count._obj.value = _MOST_INSTANCES
+        return _OK
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: Any, device: Any) -> int:
+        if _plain(index) >= len(self._gpu(handle).mig):
+            return _CODES["not_found"]
+        number = self._number(handle) | _plain(index) + 1 << _OF_AN_INSTANCE
+        ctypes.c_void_p.from_buffer(device._obj).value = number
+        return _OK
+
+    def _nvmlDeviceGetAttributes_v2(self, handle: Any, attributes: Any) -> int:
+        instance = self._number(handle) >> _OF_AN_INSTANCE
+        if not instance:
+            return _CODES["not_supported"]
+        _, multiprocessors, mib = self._gpu(handle).mig[instance - 1]
+        _write(attributes._obj, {"multiprocessorCount": multiprocessors, "memorySizeMB": mib})
         return _OK
 
     def _nvmlDeviceGetSerial(self, handle: Any, text: Any, _size: Any) -> int:

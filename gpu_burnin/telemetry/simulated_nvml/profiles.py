@@ -29,6 +29,7 @@ class Profile:
     field_ids: int
     field_gap: tuple[int, int]
     fabric_versions: tuple[int, ...]
+    mig: tuple[tuple[str, int, int], ...] = ()  # instances: profile, multiprocessors, MiB
 
     def changed(self, **changes: Any) -> Profile:
         """The GPU with other answers: `calls`, `fields` and `fabric` are added to, the rest is replaced."""

@@ -127,6 +127,36 @@ def test_an_intermittent_fault_of_the_link_beside_the_load(monkeypatch: pytest.M
     assert all(test.detected for test in tests if not test.real), "the products were right"
 
 
+@pytest.mark.parametrize("piece", [2, 5])
+def test_a_real_fault_between_gpus_beside_an_injected_one(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    """In a piece that the injected fault leaves alone, or in more words of the one that it strikes."""
+    verify, clean = CpuNvlink.verify, iter([True])
+
+    def spoiled(self: CpuNvlink, uuid: str, key: int) -> Any:
+        inbox: Any = self._inbox(uuid, uuid)
+        if not next(clean, False):
+            _bits(inbox, piece * inbox.nbytes // 8 + 32)
+        return verify(self, uuid, key)
+
+    monkeypatch.setattr(CpuNvlink, "verify", spoiled)
+    (test,) = REGISTRY["nvlink"].selftest(context())
+    assert test.real is not None
+    assert (test.fault, test.real.code, test.detected) == ("corrupted write", "P2P_CORRUPTED", False)
+    assert "beside the injected fault" in test.real.message
+
+
+def test_a_real_fault_of_the_link_beside_the_injected_one_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    inject = CpuPcie.inject
+
+    def breaks(self: CpuPcie, *args: Any) -> None:
+        inject(self, *args)
+        _break_pcie(monkeypatch)
+
+    monkeypatch.setattr(CpuPcie, "inject", breaks)
+    tests = REGISTRY["power"].selftest(context())
+    assert ["beside the injected fault" in test.real.message for test in tests if test.real] == [True]
+
+
 def test_a_product_that_is_wrong_once_in_the_selftest_fails_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """It never comes again, and the check itself is clean: it was there."""
     problems, calls = product.ProductUnit._problems, iter(range(10**9))

@@ -42,8 +42,9 @@ def test_chosen_models_and_unknown_ones() -> None:
         ("2330", "ffff", ("NVIDIA H100 80GB HBM3", "either", "520", None)),  # a board maker's own subsystem
         ("2901", "ffff", ("NVIDIA B200", "open", "570.133.20", None)),
         ("2342", "1809", ("NVIDIA GH200 480GB", "open", "520", None)),
-        ("1db6", "ffff", ("volta", "proprietary", "384", 580)),
-        ("1eb8", "ffff", ("turing", "either", "410", None)),
+        ("1db6", "ffff", ("Tesla V100-PCIE-32GB", "proprietary", "384", 580)),
+        ("1d81", "ffff", ("volta", "proprietary", "384", 580)),
+        ("1eb8", "ffff", ("Tesla T4", "either", "410", None)),
         ("3fff", "ffff", None),
     ],
 )

@@ -54,6 +54,12 @@ def test_rate_at_or_over_the_floor_is_fine(value: float) -> None:
     assert (measurement.floor, measurement.floor_source, measurement.floor_confidence) == (680, "somebody", "measured")
 
 
+def test_rates_of_a_check_that_found_a_fault_are_not_judged() -> None:
+    """It ended early, and what it measured holds the time that it took to look into the fault."""
+    found = replace(result(45.0), verdict=Verdict.FAIL)
+    assert judge_floors(observed(with_floors([found], [GPU], skus=table(Confidence.MEASURED)))) == ((), ())
+
+
 def test_rate_that_is_no_number_is_slow() -> None:
     reasons, _ = judge_floors(observed(with_floors([result(float("nan"))], [GPU], skus=table(Confidence.MEASURED))))
     assert [reason.code for reason in reasons] == ["SLOW"]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.hardware import load_xids
 from gpu_burnin.judge.observations import Findings, KernelLogFindings
-from gpu_burnin.judge.xid import judge_xids
+from gpu_burnin.judge.xid import _earlier, judge_work, judge_xids
 from gpu_burnin.telemetry.findings import Source, TelemetryFindings
 from gpu_burnin.telemetry.kmsg import UNREADABLE, XidEvent
 from gpu_burnin.telemetry.sampling_record import EVENTS
@@ -342,3 +343,22 @@ def test_sxid_is_judged_by_the_line_itself() -> None:
     assert judge(*details) == ()
     assert [r.code for r in judge(sxid(20034, "Data {0x0, 0x0}"))] == ["XID_SUSPECT"]
     assert [r.code for r in judge(sxid(29999, "Non-fatal, new"))] == ["XID_UNKNOWN"]
+
+
+def unstarted(bus: str = "0000:91:00.0") -> XidEvent:
+    return XidEvent(UNREADABLE, bus, None, f"NVRM: GPU {bus}: RmInitAdapter failed! (0x62:0x65:1792)", 50, False, True)
+
+
+def test_a_gpu_that_the_driver_could_not_start_is_a_fault_that_names_it() -> None:
+    (reason,) = judge(unstarted(), unstarted())
+    assert (reason.code, reason.severity, reason.action) == ("GPU_NOT_STARTED", Verdict.FAIL, Action.REBOOT)
+    assert reason.message.startswith("the driver could not start the GPU at 0000:91:00.0, 2 times: NVRM: GPU")
+    (work,) = judge_work([unstarted("")], load_xids())
+    assert (work.code, work.fatal) == ("GPU_NOT_STARTED", True)
+    assert "a GPU that no line names" in work.message
+
+
+def test_what_was_there_before_is_found_in_a_storm() -> None:
+    """One line, whenever the sources stamp it, among thousands of its text."""
+    storm = [xid(95, "Uncontained: FBHUB", at_us=at_us) for at_us in range(0, 20_000_000, 1000)]
+    assert _earlier(storm, storm[:10_000]) == frozenset(storm[:11_000])

@@ -12,10 +12,11 @@ from gpu_burnin.engine.journal import Journal
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.verdict import judge
 from gpu_burnin.node.evidence import Statement
-from gpu_burnin.node.history import History, read_history
+from gpu_burnin.node.history import History, read_history, unfinished_notice
 from gpu_burnin.node.store import EVIDENCE, Store
 from gpu_burnin.report import build, model
 from gpu_burnin.report.file_names import REPORT
+from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.files import write_atomic
 from gpu_burnin.types import Verdict
 from tests.support.report_helpers import NOW
@@ -89,6 +90,21 @@ def test_a_host_that_died_is_told_until_a_report_has_said_so(store: Store) -> No
     assert read_history(store, BOOT).died == "sm"
     leave_report(store, "HUNG")
     assert read_history(store, BOOT).died is None
+
+
+def test_a_run_that_was_killed_is_told_until_a_report_has_said_so(store: Store) -> None:
+    """By the next run of the same boot: of another boot it is the host that died."""
+    killed = store.new_run(NOW)
+    with Journal(killed.journal, BOOT) as journal:
+        journal.write({"event": "check_started", "check": "gemm", "gpu": "GPU-0"})
+    history = read_history(store, BOOT)
+    assert (history.unfinished, history.died) == (killed, None)
+    notice = unfinished_notice(killed)
+    assert (notice.code, notice.gpu) == ("RUN_UNFINISHED", None)
+    assert f"run 1, which began at {rfc3339(NOW)}, left no verdict" in notice.message
+    assert read_history(store, OTHER_BOOT).unfinished is None
+    leave_report(store)
+    assert read_history(store, BOOT).unfinished is None
 
 
 def test_a_damaged_journal_is_told_unless_the_run_came_to_its_end(store: Store) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_burnin.hardware import make_reason
+from gpu_burnin.hardware import make_reason, what_to_do
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.report import html, text
 from gpu_burnin.report.junit import to_junit
@@ -62,6 +62,18 @@ def test_a_pass_with_warnings_asks_to_read_them() -> None:
     assert order_of(report).text == "Read the warning; nothing else to do"
     report["warnings"].append({**slow, "code": "POWER_LOW"})
     assert order_of(report).text == "Read the 2 warnings; nothing else to do"
+
+
+def test_a_pass_with_notes_alone_has_nothing_to_do() -> None:
+    """What a first run of one GPU by hand tells: no trouble, and it must not read like it."""
+    report = healthy_8()[0]
+    note = {"check": "state", "gpu": None, "message": "m", "evidence": {}}
+    report["warnings"] = [{**note, "code": code} for code in ("NVLINK_ABSENT", "EXTENDED_WANTED", "NO_EVIDENCE")]
+    assert order_of(report).text == "Nothing to do"
+    shown = text.render(report, what_to_do)
+    assert "Warnings" not in shown
+    notes = shown.split("Notes (nothing is wrong):")[1]
+    assert all(code in notes for code in ("NVLINK_ABSENT", "EXTENDED_WANTED", "NO_EVIDENCE"))
 
 
 def test_what_an_extended_run_found_is_tested_by_another() -> None:

@@ -81,3 +81,67 @@ def test_recording_keeps_what_was_there(tmp_path: Path) -> None:
 def test_a_line_that_cannot_be_read_is_an_error_with_its_number(tmp_path: Path, line: str) -> None:
     with pytest.raises(GpuBurninError, match="known_hosts line 2"):
         kh.load(write(tmp_path, f"ok {ED}\n{line}\n"))
+
+
+FIELD = Path(__file__).parents[2] / "support/field_cases/known_hosts-revoked"
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        "GPU-001.example",
+        "gpu-001.example,10.0.0.9",
+        "*.EXAMPLE",
+        "gpu-00?.example",
+        "[gpu-001.example]:22022",
+        "[GPU-001.example]:*",
+        "[*.example]:22",
+        "*",
+    ],
+)
+@pytest.mark.parametrize("port", [22, 22022])
+def test_a_revoked_key_is_revoked_whatever_names_its_host(tmp_path: Path, hosts: str, port: int) -> None:
+    """By case, port and wildcard, and it is no pinned key any more."""
+    key = kh.HostKey(*ED.split())
+    pinned = kh.host_pattern("gpu-001.example", port)
+    known = kh.load(write(tmp_path, f"@revoked {hosts} {ED}\n{pinned} {ED}\n"))
+    assert known.revoked("gpu-001.example", port, key)
+    assert known.revoked("GPU-001.Example", port, key)
+    assert known.keys("gpu-001.example", port) == ()
+    assert known.evidence_key("gpu-001.example", port) == ""
+
+
+@pytest.mark.parametrize("hosts", ["gpu-002.example", "*.example,!gpu-001.example", "gpu-[0-9][0-9]1.example"])
+def test_a_revoked_line_of_other_hosts_says_nothing(tmp_path: Path, hosts: str) -> None:
+    known = kh.load(write(tmp_path, f"@revoked {hosts} {ED}\n"))
+    assert not known.revoked("gpu-001.example", 22, kh.HostKey(*ED.split()))
+
+
+def test_a_revoked_line_of_a_hashed_name_is_found(tmp_path: Path) -> None:
+    path = write(tmp_path, f"gpu-001.example {ED}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(path)], check=True, capture_output=True)
+    known = kh.load(write(tmp_path, f"@revoked {path.read_text()}"))
+    assert known.revoked("GPU-001.example", 22022, kh.HostKey(*ED.split()))
+
+
+def test_the_line_of_the_field(tmp_path: Path) -> None:
+    """After paramiko issue 1161 and Ansible issue 29371: the revoked name is in capitals, the pinned one is not."""
+    lines = FIELD.read_text().splitlines()
+    known = kh.load(write(tmp_path, "\n".join(lines) + "\n"))
+    (key,) = {entry.key for entry in known.entries}
+    assert known.revoked("gpu-001.example", 22, key) and known.keys("gpu-001.example") == ()
+
+
+def test_a_pinned_name_in_capitals_is_found(tmp_path: Path) -> None:
+    known = kh.load(write(tmp_path, f"GPU-001.Example {ED}\n[Node-2]:22022 {ED}\n"))
+    assert len(known.keys("gpu-001.example")) == len(known.keys("NODE-2", 22022)) == 1
+
+
+def test_a_comment_in_another_encoding_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    old = b"# caf\xe9 \x85\nnode-1 " + ED.encode() + b" k\xf6nig@node\n"
+    path.write_bytes(old)
+    known = kh.load(path)
+    assert len(known.keys("node-1")) == 1
+    kh.record(known, [("node-2", 22, kh.HostKey(*ED.split()))])
+    assert path.read_bytes() == old + f"node-2 {ED}\n".encode()

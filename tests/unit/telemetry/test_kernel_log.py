@@ -22,7 +22,7 @@ from gpu_burnin.telemetry.kernel_log import (
     read_kmsg_device,
     read_records,
 )
-from gpu_burnin.telemetry.kmsg import UNREADABLE, XidEvent, count_gaps, parse_record, xid_event
+from gpu_burnin.telemetry.kmsg import UNREADABLE, EventReader, XidEvent, count_gaps, parse_record, xid_event
 
 XID79 = "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -272,3 +272,95 @@ def test_the_device_is_opened_for_reading_alone_where_nothing_may_be_written(mon
     assert asked == [os.O_RDONLY]
     read_kmsg_device(device)
     assert asked[1:] == [os.O_RDWR, os.O_RDONLY]
+
+
+# --- what the driver says without the number of an XID ---
+
+FIELD = Path(__file__).parents[2] / "support/field_cases"
+BUS = "0000:43:00.0"
+FALLEN_PARTS = (
+    f"The NVIDIA GPU {BUS}",
+    "(PCI ID: 10de:2330) installed in this system has",
+    "fallen off the bus and is",
+)
+
+
+def read_all(*texts: str, step_us: int = 10) -> list[tuple[int, str, bool]]:
+    """Code, address and whether it is a GPU that was not started, of the events of these lines."""
+    reader, found = EventReader(), []
+    for number, text in enumerate(texts):
+        record = parse_record(f"3,{number},{1_000_000 + number * step_us},-;{text}")
+        assert record is not None
+        found += [(event.xid, event.pci_bus_id, event.unstarted) for event in reader.read(record)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["log-nvsentinel155-fallen-no-xid.kmsg", "log-okm789-rminitadapter.kmsg"])
+def test_logs_of_the_field_without_an_xid(name: str) -> None:
+    """After NVSentinel issue 155, and open-gpu-kernel-modules issue 789: each is one event of its GPU."""
+    (event,), gaps, _ = FileLog(FIELD / name).read()
+    assert (event.pci_bus_id, event.unstarted, gaps) == (BUS, "rminit" in name, 0)
+    assert event.xid == (UNREADABLE if event.unstarted else 79)
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (["NVRM: " + "\\x0aNVRM: ".join(FALLEN_PARTS)], [(79, BUS, False)]),
+        ([f"NVRM: {part}" for part in FALLEN_PARTS], [(79, BUS, False)]),
+        ([f"NVRM: GPU {BUS}: GPU has fallen off the bus."], [(79, BUS, False)]),
+        (["NVRM: GPU at PCI:0000:43:00: GPU-0000", "NVRM: fallen off the bus"], [(79, BUS, False)]),
+        (["NVRM: GPU has fallen off the bus."], [(79, "", False)]),
+        # The driver's own XID says it already.
+        (["NVRM: Xid (PCI:0000:43:00): 79, pid=1, GPU has fallen off the bus.", f"NVRM: GPU {BUS}: GPU has fallen off "
+          "the bus."], [(79, BUS, False)]),
+        (["NVRM: RmInitAdapter failed! (0x26:0xffff:1290)", "NVRM: rm_init_adapter failed for device bearing minor "
+          "number 0"], [(0, "", True)]),
+        ([f"NVRM: GPU {BUS}: RmInitAdapter failed! (0x62:0x65:1792)"], [(0, BUS, True)]),
+        (["NVRM: The NVIDIA probe routine failed for 1 device(s)."], [(0, "", True)]),
+        (["NVRM: The NVIDIA probe routine was not called for 1 device(s)."], []),
+        (["someone: GPU has fallen off the bus"], []),
+        (["NVRM: GPU at PCI:0000:43:00: GPU-0000", "NVRM: GPU Board Serial Number: 1650000000000"], []),
+    ],
+)  # fmt: skip
+def test_the_driver_s_words_without_an_xid(texts: list[str], found: list[tuple[int, str, bool]]) -> None:
+    assert read_all(*texts) == found
+
+
+def test_a_gpu_that_was_named_long_before_is_not_blamed() -> None:
+    lines = ("NVRM: GPU at PCI:0000:43:00: GPU-0000", "NVRM: fallen off the bus")
+    assert read_all(*lines, step_us=2_000_000) == [(79, "", False)]
+
+
+def test_several_lines_in_one_record_of_the_journal() -> None:
+    text = f"NVRM: The NVIDIA GPU {BUS}\nNVRM: installed in this system has\nNVRM: fallen off the bus"
+    (event,) = read_journal(journal(entry("Linux", 0), entry(text, 5))).events
+    assert (event.xid, event.pci_bus_id) == (79, BUS)
+
+
+def test_words_of_user_space_are_nothing() -> None:
+    record = parse_record(f"14,1,5,-;NVRM: GPU {BUS}: GPU has fallen off the bus.")
+    assert record is not None and EventReader().read(record) == ()
+
+
+def test_a_storm_costs_each_line_the_same() -> None:
+    """After NVSentinel issue 1120: 29 texts, hundreds of thousands of lines. Counted in comparisons of texts."""
+
+    class Text(str):
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Text.compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    def cost(lines: int) -> int:
+        texts = [Text(f"NVRM: Xid (PCI:0000:43:00): 95, Uncontained: FBHUB {number}") for number in range(29)]
+        events = tuple(XidEvent(95, BUS, None, texts[i % 29], i, False) for i in range(lines))
+        twins = tuple(XidEvent(95, BUS, None, Text(event.text), event.monotonic_us + 1, False) for event in events)
+        Text.compared = 0
+        merge((SourceReading("journal", True, events), SourceReading("/dev/kmsg", True, twins)))
+        return Text.compared
+
+    assert cost(2000) <= 3 * cost(1000)

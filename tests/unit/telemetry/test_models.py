@@ -10,11 +10,13 @@ from typing import Any
 import pynvml
 import pytest
 
+from gpu_burnin.checks.state.check import mig_coverage
 from gpu_burnin.checks.state.node import judge_state
 from gpu_burnin.checks.state.rules import Expected, HostLink
 from gpu_burnin.hardware import Sku, load_skus
 from gpu_burnin.judge.telemetry import judge_telemetry
 from gpu_burnin.settings.expectations import Expectations
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry.counters import CounterTrack
 from gpu_burnin.telemetry.counters_nvml import CounterReader
 from gpu_burnin.telemetry.findings import GpuSeries, Source, TelemetryFindings
@@ -28,6 +30,7 @@ from gpu_burnin.telemetry.simulated_nvml.node import uuid
 from gpu_burnin.telemetry.simulated_nvml.profiles import Profile, models, profile
 from gpu_burnin.telemetry.state import GpuState, Unsupported, to_gpu
 from gpu_burnin.types import Reason
+from tests.support.coverages import coverage
 from tests.support.observed import observed
 
 SKUS = load_skus().skus
@@ -127,14 +130,24 @@ def _mig(*modes: int) -> Callable[[Profile, Sku], Profile | None]:
     return lambda gpu, sku: gpu.changed(calls={"nvmlDeviceGetMigMode": [*modes]}) if sku.mig_capable else None
 
 
-def _less_memory(gpu: Profile, _: Sku) -> Profile:
+def _less_memory(gpu: Profile, sku: Sku) -> Profile | None:
+    if "memory_bytes" in sku.unsupported:
+        return None
     total = gpu.calls["nvmlDeviceGetMemoryInfo"]["total"] * 7 // 8
     return gpu.changed(calls={"nvmlDeviceGetMemoryInfo": {"total": total}})
 
 
-def _less_power(gpu: Profile, _: Sku) -> Profile:
+def _less_power(gpu: Profile, sku: Sku) -> Profile | None:
+    if "power_limit_w" in sku.unsupported:
+        return None
     less = gpu.calls["nvmlDeviceGetPowerManagementDefaultLimit"] - 50_000
     return gpu.changed(calls={"nvmlDeviceGetPowerManagementLimit": less, "nvmlDeviceGetEnforcedPowerLimit": less})
+
+
+def _no_rows(gpu: Profile, sku: Sku) -> Profile | None:
+    """Of models that retire pages instead, NVML has no rows to tell of."""
+    unknown = {"nvmlDeviceGetRemappedRows": "not_supported"}
+    return None if "remap_failure" in sku.unsupported else gpu.changed(calls=unknown)
 
 
 def _narrow(gpu: Profile, _: Sku) -> Profile | None:
@@ -163,7 +176,7 @@ FAULTS: dict[str, Fault] = {
     "uncorrectable SRAM error": _calls("ECC_UNCORRECTED", {f"{_COUNTER} 1 0 7": 1}),
     "many SRAM errors in its life": _calls("ECC_UNCORRECTED", {f"{_COUNTER} 1 1 7": 5}),
     "SRAM threshold": _calls("ECC_UNCORRECTED", {"nvmlDeviceGetSramEccErrorStatus": {"bThresholdExceeded": 1}}, 550),
-    "ECC off": _calls("ECC_DISABLED", _ECC_OFF),
+    "ECC off": ("ECC_DISABLED", 0, lambda gpu, sku: gpu.changed(calls=_ECC_OFF) if sku.ecc else None),
     "ECC off after a reset": _calls("ECC_PENDING", {"nvmlDeviceGetEccMode": [1, 0]}),
     "remap pending": _calls("REMAP_PENDING", {"nvmlDeviceGetRemappedRows": [0, 1, 1, 0]}),
     "remap failed": _calls("REMAP_FAILED", {"nvmlDeviceGetRemappedRows": [0, 1, 0, 1]}),
@@ -203,7 +216,7 @@ FAULTS: dict[str, Fault] = {
     "VBIOS differs": _calls("VBIOS_MIXED", {"nvmlDeviceGetVbiosVersion": "96.00.00.00.01"}),
     "firmware differs": _calls("DRIVER_MIXED", {"nvmlDeviceGetGspFirmwareVersion": "535.0.0"}),
     "ECC mode times out": _calls("UNSUPPORTED_FIELD", {"nvmlDeviceGetEccMode": "timeout"}),
-    "rows cannot be read": _calls("UNSUPPORTED_FIELD", {"nvmlDeviceGetRemappedRows": "not_supported"}),
+    "rows cannot be read": ("UNSUPPORTED_FIELD", 0, _no_rows),
     "an id that the driver should know": _field("UNSUPPORTED_FIELD", 230, "invalid_argument", 570),
 }
 
@@ -242,9 +255,54 @@ def test_a_power_cap_of_the_module_is_no_limit_that_somebody_set() -> None:
     assert codes(hopper) == ["POWER_LIMIT"]
 
 
-def test_what_mig_instances_hide_is_not_asked_for() -> None:
+# Of an A100 with 80 GB, by NVIDIA's MIG user guide: seven small instances reach 7 of 8 slices of the memory.
+SEVEN = (("1g.10gb", 14, 9728),) * 7
+TWO = (("3g.40gb", 42, 40192), ("4g.40gb", 56, 40192))
+
+
+def in_mig(instances: tuple[tuple[str, int, int], ...]) -> Profile:
+    """An A100 in MIG mode, whose instances hide its rows."""
     hidden = {"nvmlDeviceGetMigMode": [1, 1], "nvmlDeviceGetRemappedRows": "not_supported"}
-    assert codes(profile("a100-pcie-80gb", "580").changed(calls=hidden), mig=True) == []
+    return profile("a100-pcie-80gb", "580").changed(calls=hidden, mig=instances)
+
+
+def test_gpus_of_a_node_in_mig_mode_have_the_same_instances() -> None:
+    assert codes(*[in_mig(SEVEN)] * 4, mig=True) == []
+    assert codes(in_mig(TWO), in_mig(TWO[::-1]), mig=True) == [], "whatever their order"
+    (reason,) = judged(read(in_mig(SEVEN), in_mig(SEVEN), in_mig(TWO)), Expectations(mig=True))
+    assert (reason.code, reason.gpu) == ("MIG_MISMATCH", uuid(2))
+    assert "7 x 1g.10gb on GPU 0, 1; 1 x 3g.40gb + 1 x 4g.40gb on GPU 2" in reason.message
+    (reason,) = judged(read(in_mig(SEVEN), in_mig(TWO)), Expectations(mig=True))
+    assert reason.gpu is None, "of two nobody is the odd one"
+
+
+def test_a_gpu_in_mig_mode_without_instances_is_unlike_the_others() -> None:
+    (reason,) = judged(read(in_mig(SEVEN), in_mig(SEVEN), in_mig(())), Expectations(mig=True))
+    assert (reason.code, reason.gpu) == ("MIG_MISMATCH", uuid(2)) and "none on GPU 2" in reason.message
+    assert codes(in_mig(()), in_mig(()), mig=True) == [], "the mode may be on before anybody makes instances"
+
+
+def test_instances_that_the_driver_does_not_tell_are_a_doubt() -> None:
+    state = replace(read(in_mig(SEVEN))[0], mig_instances=Unsupported("function_not_found"))
+    (reason,) = judged([state], Expectations(mig=True))
+    assert reason.code == "UNSUPPORTED_FIELD" and "does not tell its instances" in reason.message
+
+
+def test_what_no_instance_reaches_is_counted() -> None:
+    states = read(in_mig(SEVEN), profile("a100-pcie-80gb", "580"))
+    covered = mig_coverage(states[0])
+    assert covered is not None and mig_coverage(states[1]) is None
+    assert (covered.layout, covered.multiprocessors, len({one.uuid for one in covered.instances})) == (
+        "7 x 1g.10gb", 98, 7,
+    )  # fmt: skip
+    assert covered.unreached_memory_bytes == (81920 - 7 * 9728) << 20
+    told = coverage("state", mig={"GPU 0": to_json(covered), "GPU 1": to_json(covered)}).summary()
+    assert told[-1].startswith("MIG: 7 x 1g.10gb on each of 2 GPUs, which reach 98 multiprocessors of it and all but ")
+    assert told[-1].endswith("of its memory; no instance was put under load")
+
+
+def test_what_mig_instances_hide_is_not_asked_for() -> None:
+    assert codes(in_mig(SEVEN), mig=True) == []
 
 
 def test_the_refusal_of_a_user_without_rights_says_what_to_do() -> None:

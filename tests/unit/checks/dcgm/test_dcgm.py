@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,9 @@ from gpu_burnin.checks.dcgm.result import DcgmCoverage
 from gpu_burnin.checks.spec import Scope
 from gpu_burnin.types import Coverage, Gpu, Reason, Verdict
 from tests.support.dcgm_answers import GPUS, NVVS_ERROR, Document, answer, recorded, results_of, spoil
+from tests.support.engine_helpers import gpu
+
+FIELD = Path(__file__).parents[3] / "support/field_cases"
 
 
 def judged(
@@ -151,6 +156,47 @@ def test_software_alone_is_enough_at_level_1_and_not_above() -> None:
             spoil(document, name, entity, "Skip")
     assert judged(document, level=1) == []
     assert [reason.code for reason in judged(document, level=2)] == ["COVERAGE_LOW"]
+
+
+def test_a_serial_number_that_several_gpus_have_names_none() -> None:
+    """After NVIDIA/k8s-test-infra PR 727: both GPUs of a board give the board's."""
+    gpus = tuple(replace(gpu(index), serial=f"165000000000{index // 2}") for index in range(4))
+    (reason,) = judged((FIELD / "dcgm-shared-serial-fail0.json").read_text(), NVVS_ERROR, gpus=gpus)
+    assert (reason.code, reason.gpu) == ("DCGM_FAILED", None)
+    assert "the test memory failed on DCGM's GPU 0: Uncorrectable ECC" in reason.message
+
+
+@pytest.mark.parametrize("serial", ["0", "0000000000000"])
+def test_a_serial_number_of_zeros_names_no_gpu(serial: str) -> None:
+    document = answer(1)
+    document["entity_groups"][0]["entities"][0]["serial_num"] = serial
+    assert dcgm.gpu_names(dcgm.parse(json.dumps(document)), (replace(GPUS[0], serial=serial),)) == {}
+
+
+def test_what_was_not_tested_on_a_gpu_is_told_of_that_gpu() -> None:
+    """After NVIDIA/DCGM issues 139, 55 and 145: three of four GPUs were skipped in every test of hardware."""
+    text = (FIELD / "dcgm-skip3.json").read_text()
+    opinion = dcgm.parse(text)
+    gpus = tuple(replace(gpu(index), serial=serial or f"none {index}") for index, serial in opinion.serials.items())
+    reasons = judged(text, gpus=gpus)
+    assert {(reason.code, reason.severity) for reason in reasons} == {("COVERAGE_LOW", Verdict.INCONCLUSIVE)}
+    assert len(reasons) == 3
+    assert all("did not test memory, diagnostic, pcie, nvbandwidth" in reason.message for reason in reasons)
+
+
+def test_a_gpu_that_one_test_left_out_is_told() -> None:
+    document = answer()
+    del results_of(document, "pcie")[1]
+    (reason,) = judged(document)
+    assert (reason.code, reason.gpu, reason.details) == ("COVERAGE_LOW", "GPU-1", {"skipped": ["pcie"]})
+
+
+def test_most_tests_skipped_everywhere_is_too_little() -> None:
+    document = answer()
+    for entity in range(3):
+        spoil(document, "pcie", entity, "Skip")
+    (reason,) = judged(document)
+    assert "skipped most tests of hardware (pcie)" in reason.message
 
 
 def test_a_gpu_that_dcgm_does_not_know_is_not_covered() -> None:

@@ -30,6 +30,8 @@ def _probe(sku: Sku, precision: str) -> BitProbe:
     rivals = _RIVALS.get(precision, ())
     if precision == "fp8_e4m3" and sku.architecture == "blackwell":
         rivals = ("fp16", "bf16")
+    # A unit that the model lacks made nothing: Volta and Turing have no TF32.
+    rivals = tuple(rival for rival in rivals if rival in sku.peaks)
     return BitProbe(precision, "path", True, "bits", precision, rivals)
 
 

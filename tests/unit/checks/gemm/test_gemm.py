@@ -324,6 +324,23 @@ def test_a_precision_that_was_only_probed_is_not_covered() -> None:
     assert missing == operands.PRECISIONS
 
 
+def test_a_fault_is_not_followed_by_what_it_kept_from_being_done() -> None:
+    """The check ended early: no COVERAGE_LOW beside the fault, and no rate of batches that were looked into."""
+
+    class Wrong(_Hopper):
+        """FP32 and slower: every product is wrong, and to look into one takes a second."""
+
+        def gemm(self, precision: str, a: Any, b: Any, c: Any) -> None:
+            super().gemm(precision, a, b, c)
+            if precision == "fp32":
+                c.data[5, 6] ^= 1
+                self.work_s += 1.0
+
+    result = _on_hopper(Wrong())
+    assert {reason.code for reason in result.reasons} == {"GEMM_MISMATCH"}
+    assert "gemm_fp32_throughput" not in {measurement.name for measurement in result.measurements}
+
+
 def test_a_model_without_fp8_does_not_miss_it() -> None:
     device = _Hopper({"fp64": 15, "fp32": 15, "tf32": 120, "bf16": 250, "fp16": 250, "int8": 450})
     device.precisions = operands.PRECISIONS[:-1]

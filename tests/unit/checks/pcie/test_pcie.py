@@ -14,7 +14,7 @@ from gpu_burnin.checks.pcie import check as pcie
 from gpu_burnin.checks.pcie import phases as pcie_phases
 from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.phases import ALONE, AT_ONCE, ROUND_S
-from gpu_burnin.checks.pcie.port import FAULTS, Direction, Geometry, Kind, Moved, Verified
+from gpu_burnin.checks.pcie.port import FAULTS, MOST_LOCATED, Direction, Geometry, Kind, Moved, Verified
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.exact.operands import U64
 from gpu_burnin.report.formatting import covered
@@ -227,7 +227,15 @@ def test_a_link_that_is_always_wrong_is_seen_wherever_it_is_used(way: str, large
     expected = 1 + SLOTS * (2 + AT_ONCE_BATCHES) if large else 2 * 256
     assert coverages.pcie(result).wrong_copies == expected
     assert result.reasons[0].details["directions"] == {way: expected}
-    assert len(result.errors) == 16
+    assert len(result.errors) == MOST_LOCATED
+    assert f"(3 corrupted, {expected - 3} counted; {way})" in result.reasons[0].message
+
+
+def test_a_check_that_has_found_enough_ends_early() -> None:
+    """Alone in a run its budget is most of a minute: three wrong copies tell all that there is to tell."""
+    result = one(_spoiling({"d2h"}, True), budget_s=40.0)
+    assert (result.verdict, len(result.errors)) == (Verdict.FAIL, MOST_LOCATED)
+    assert result.seconds < 20
 
 
 def test_a_fault_only_when_all_copy_at_once_is_seen() -> None:
@@ -302,6 +310,39 @@ class Mixing(CpuPcie):
     def verify(self) -> Verified:
         found = super().verify()
         return replace(found, wrong=tuple(replace(wrong, kind=Kind.DROPPED) for wrong in found.wrong))
+
+
+class Both(CpuPcie):
+    """Flips a bit of one copy, in the first batch that has an injected fault."""
+
+    struck = False
+
+    def begin(self, direction: Direction, copies: int, *, load: bool = False) -> None:
+        super().begin(direction, copies)
+        if self.planted() and not self.struck:
+            self.struck = True
+            (hit,) = self.planted()[0].copies
+            self._ways[direction].ring[self.place(hit) * self._words + 7] ^= np.uint64(1 << 9)
+
+    def place(self, hit: int) -> int:
+        return (hit + 1) % SLOTS
+
+
+class Twice(Both):
+    """The bit is in the copy that the injected fault hits."""
+
+    def place(self, hit: int) -> int:
+        return hit % SLOTS
+
+
+@pytest.mark.parametrize("kind", [Both, Twice])
+def test_a_real_fault_beside_an_injected_one_is_no_injected_one(kind: type[CpuPcie]) -> None:
+    """Of another copy, or another word of the same: the batch knows what it has spoiled."""
+    (test,) = CHECK.selftest(replace(context(), device=DeviceWith(pcie=kind)))
+    assert test.real is not None
+    assert (test.fault, test.detected, test.real.code) == ("corrupted h2d", False, "PCIE_DATA")
+    assert "beside the injected fault: 1 of 16" in test.real.message
+    assert test.real.details["phase"] == "self-test"
 
 
 @pytest.mark.parametrize(

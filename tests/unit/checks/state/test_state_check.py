@@ -109,13 +109,46 @@ def test_each_fault_alone_is_found(code: str, changes: dict[str, Any]) -> None:
         assert "GPU 1 (0000:11:00.0 GPU-0001)" in reasons[0].message
 
 
+@pytest.mark.parametrize(
+    ("code", "changes"),
+    [
+        ("ECC_UNCORRECTED", {"ecc_volatile_uncorrected_dram": 5}),
+        ("REMAP_FAILED", {"remap_failure": True}),
+        ("RETIRED_PAGES", {"retired_double_bit": 11}),
+        ("RECOVERY_ACTION", {"recovery_action": 2}),
+        ("INFOROM_CORRUPT", {"inforom_valid": False}),
+        ("THROTTLED", {"clocks_event_reasons": 0x08}),
+        ("PCIE_DEGRADED", {"pcie_fatal_errors": 1}),
+        ("UNSUPPORTED_FIELD", {"ecc_enabled": Unsupported("unknown")}),
+    ],
+)
+def test_a_sick_gpu_of_an_unknown_model_is_told_for_what_needs_no_model(code: str, changes: dict[str, Any]) -> None:
+    """After azhpc-diagnostics issue 73: the model was not in the table, and nothing else was said."""
+    strange = {"pci_device_id": 0xFFFF10DE, "nvlink_active": (), "memory_bytes": 1 << 30}
+    assert codes(healthy(0, **strange, **changes)) == [code, "GPU_UNKNOWN_SKU"]
+
+
+@pytest.mark.parametrize("name", ["temperature_c", "power_draw_w", "clock_sm_mhz", "pcie_replays"])
+def test_a_value_that_nvml_knows_and_cannot_read_is_a_doubt(name: str) -> None:
+    """After dcgm-exporter issue 604: "Unknown Error" for what every GPU has. Who may not ask says nothing of it."""
+    (reason,) = judge_state([healthy(0, **{name: Unsupported("unknown")})], Expected())
+    assert (reason.code, reason.severity) == ("UNSUPPORTED_FIELD", Verdict.INCONCLUSIVE)
+    assert f"{name} (unknown)" in reason.message
+    for why in ("not_supported", "no_permission", "invalid_argument"):
+        assert judge_state([healthy(0, **{name: Unsupported(why)})], Expected()) == ()
+
+
 def test_every_rule_is_covered_by_a_fault() -> None:
-    from gpu_burnin.checks.state.rules import RULES
+    from gpu_burnin.checks.state.rules import MODEL_RULES, RULES
 
     table = Expected().table
     sku = table.skus["h100-sxm5-80gb"]
     for rule in RULES:
-        assert any(list(rule(healthy(0, **changes), sku, Expected())) for _, changes in FAULTS), rule.__name__
+        assert any(list(rule(healthy(0, **changes), Expected())) for _, changes in FAULTS), rule.__name__
+    for of_model in MODEL_RULES:
+        states = [healthy(0, **changes) for _, changes in FAULTS]
+        found = [list(of_model(state, sku, Expected(host_links=in_any_slot(state)))) for state in states]
+        assert any(found), of_model.__name__
 
 
 @pytest.mark.parametrize("name", JUDGED_FIELDS)

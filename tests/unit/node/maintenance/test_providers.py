@@ -160,7 +160,9 @@ def test_a_google_window_is_read_however_it_is_written(cloud: MetadataServer, do
         ({**WINDOW, "window_start_time": "soon"}, "NONE", 200, "unknown"),
         ({"window_start_time": "2026-04-12T19:00:01Z"}, "NONE", 200, "scheduled"),
         ({"error": "no notifications"}, "NONE", 200, "unknown"),
-        ({"error": "no notifications have been received yet, try again later"}, "NONE", 503, "unknown"),
+        ({"error": "no notifications have been received yet, try again later"}, "NONE", 503, "none"),
+        ({"error": "no notifications have been received yet, try again later"}, "NONE", 200, "none"),
+        ({"error": "try again later"}, "NONE", 503, "unknown"),
         ("not found", "NONE", 404, "unknown"),
         ("[]", "NONE", 200, "unknown"),
         ("{ }", "TERMINATE_ON_HOST_MAINTENANCE", 200, "started"),
@@ -244,6 +246,13 @@ def test_an_amazon_machine_without_a_token_knows_nothing(cloud: MetadataServer, 
 
 
 # All of them
+
+
+def test_no_notice_ahead_from_google_is_no_promise(cloud: MetadataServer) -> None:
+    """After SAP's agent for Google Cloud, whose reading of that answer this is."""
+    none = {"error": "no notifications have been received yet, try again later"}
+    assert on_gcp(cloud, none, "TERMINATE_ON_HOST_MAINTENANCE", 503).state == "started"
+
 
 PATHS = {"azure": [AZURE_EVENTS], "gcp": [UPCOMING, EVENT], "aws": [TOKEN, SCHEDULED]}
 

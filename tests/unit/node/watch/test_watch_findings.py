@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_burnin.hardware import load_xids
+from gpu_burnin.hardware.corrected import CorrectedErrors
 from gpu_burnin.node.watch.findings import Finding, identity_of, of_hardware, of_vitals, of_xids
 from gpu_burnin.system.hardware_identity import digest, identity
 from gpu_burnin.telemetry.kmsg import XidEvent, parse_record, xid_event
@@ -75,6 +76,10 @@ def test_one_finding_for_each_code_and_device() -> None:
         ({"reset_required": True}, [("RECOVERY_ACTION", True)]),
         ({"remap_failure": True, "remap_pending": True}, [("REMAP_FAILED", True)]),
         ({"remap_pending": True}, [("REMAP_PENDING", False)]),
+        # After NVIDIA/DCGM issue 313.
+        ({"corrected": CorrectedErrors(9_600_000_000, 0, 8)}, [("ECC_CORRECTED", False)]),
+        ({"corrected": CorrectedErrors(0, 10_001, None)}, [("ECC_CORRECTED", False)]),
+        ({"corrected": CorrectedErrors(20_000_000, 10_000, 8)}, []),
         ({"uncorrected": 3}, [("ECC_UNCORRECTED", False)]),
         ({"uncorrected": None, "remap_pending": None, "recovery_action": None, "pids": None}, []),
     ],
