@@ -279,6 +279,12 @@ def _proven(facts: Facts) -> Judged:
         return _held(facts, State.SUSPECT, code, message)
     if changed := _changed(facts, statement):
         return _held(facts, State.SUSPECT, HARDWARE_CHANGED, f"{name}: {changed}", retest=True)
+    if (owed := facts.status.power_cycle) is not None:
+        message = (
+            f"{name}: {owed.code} asked for a power cycle at {owed.since}, and a PASS after a reboot is none: power "
+            f"the machine off and on, then confirm it: muster node retest {name} --power-cycled --reason REASON"
+        )
+        return _held(facts, State.SUSPECT, "POWER_CYCLE_OWED", message)
     return _missing(facts) or _due(facts, statement)
 
 
