@@ -159,7 +159,10 @@ def repaired_at(status: Status) -> datetime | None:
 
 def _failed(facts: Facts) -> Judged | None:
     statement, name = facts.statement, facts.view.name
-    if statement is None or statement.verdict is not Verdict.FAIL or _before_repair(facts, statement):
+    if statement is None or statement.verdict is not Verdict.FAIL:
+        return None
+    # Set aside while something is done about it. A repair that ended without a newer test has cleared nothing.
+    if active(facts.spec.repair, facts.now) is not None and _before_repair(facts, statement):
         return None
     boots = {facts.boot, facts.agent_boot} - {""}
     if boots and statement.boot_id not in boots:
