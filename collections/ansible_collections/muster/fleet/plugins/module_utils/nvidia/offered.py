@@ -59,11 +59,11 @@ def _scratch(folder: Path, repository: apt.Repository | None, sources_of_host: P
 
     Raises FleetError for a key that is not the one of the fingerprint, and OSError.
     """
-    # apt's own user fetches, and has to come in.
-    folder.chmod(0o755)
-    parts = folder / "sources.list.d"
-    for path in (parts, folder / "lists/partial", folder / "archives/partial"):
-        path.mkdir(parents=True)
+    parts, lists, archives = folder / "sources.list.d", folder / "lists", folder / "archives"
+    # apt's own user fetches and verifies, and has to come in whatever root's umask is.
+    for path in (folder, parts, lists, lists / "partial", archives, archives / "partial"):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
     for path in sources_of_host.glob("*"):
         if path.is_file() and path.name != Path(apt.SOURCES).name:
             shutil.copy(path, parts)
@@ -71,11 +71,12 @@ def _scratch(folder: Path, repository: apt.Repository | None, sources_of_host: P
         keyring, source = apt.repository_files(repository)
         key = folder / Path(keyring.dest).name
         key.write_bytes(keyring.content)
+        key.chmod(0o644)
         (parts / Path(source.dest).name).write_bytes(source.content.replace(apt.KEYRING.encode(), str(key).encode()))
     settings = {
         "Dir::Etc::sourceparts": parts,
-        "Dir::State::lists": folder / "lists",
-        "Dir::Cache::archives": folder / "archives",
+        "Dir::State::lists": lists,
+        "Dir::Cache::archives": archives,
         # In memory: what is in /var/cache/apt stays the host's.
         "Dir::Cache::pkgcache": "",
         "Dir::Cache::srcpkgcache": "",
