@@ -85,13 +85,17 @@ class Proof:
 
 @dataclass(frozen=True)
 class Ask:
-    """What a person asks for. `who` is the API user, which the gate compares; `since` tells one ask from the next."""
+    """What a person asks for. `who` is the API user, which the gate compares; `since` tells one ask from the next.
+
+    `power_cycled`, of a retest or a repair: the machine's power was off since the fault that asked for it.
+    """
 
     who: str
     why: str
     since: str
     until: str = ""
     level: str = ""
+    power_cycled: bool = field(default=False, metadata={JSON_NAME: "powerCycled", **_ABSENT})
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,15 @@ class BootTests:
 
 
 @dataclass(frozen=True)
+class PowerCycle:
+    """A power cycle that a FAIL asked for and nobody has confirmed. `since` is when the admitter heard of the FAIL."""
+
+    code: str
+    boot_id: str = field(metadata={JSON_NAME: "bootID"})
+    since: str
+
+
+@dataclass(frozen=True)
 class Status:
     """What the admitter knows. The highest sequence counts for `host_key` alone: another key starts anew.
 
@@ -218,6 +231,7 @@ class Status:
     use: Use | None = field(default=None, metadata=_ABSENT)
     retested: str = ""
     boot_tests: BootTests | None = field(default=None, metadata={JSON_NAME: "bootTests", **_ABSENT})
+    power_cycle: PowerCycle | None = field(default=None, metadata={JSON_NAME: "powerCycle", **_ABSENT})
     transitions: tuple[Transition, ...] = ()
 
 

@@ -56,7 +56,7 @@ class AdmitterConfig:
 
     At most `joins_per_s` nodes are let in in any second; by itself the admitter keeps at most `max_unready_share` of
     the nodes from work (new boots and people's asks are not counted), and `expire_share` of them for old evidence. All
-    nodes are looked at again each `resync_s`, spread over that time.
+    nodes are looked at again each `resync_s`, spread over that time. `confirm_power_cycle` is as in view.Rules.
     """
 
     domain: str = DEFAULT_DOMAIN
@@ -70,6 +70,7 @@ class AdmitterConfig:
     system_nodes: tuple[SystemNode, ...] = ()
     workers: int = 8
     resync_s: float = 900.0
+    confirm_power_cycle: bool = True
     tests: TestRules = field(default_factory=TestRules)
     calendar: tuple[Window, ...] = ()
 
@@ -86,7 +87,8 @@ class AdmitterConfig:
     @property
     def decision_rules(self) -> Rules:
         """What decisions depend on."""
-        return Rules(self.names, **{f.name: getattr(self.rules, f.name) for f in fields(RuleSeconds)})
+        seconds = {f.name: getattr(self.rules, f.name) for f in fields(RuleSeconds)}
+        return Rules(self.names, **seconds, confirm_power_cycle=self.confirm_power_cycle)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -73,6 +73,8 @@ class Rules:
     retry_s: float = 900.0
     # For how long kubelet may offer too few GPUs: a device plugin that starts again offers none for a moment.
     gpus_grace_s: float = 120.0
+    # Whether a power cycle that a FAIL asked for has to be confirmed before the node is let in again.
+    confirm_power_cycle: bool = True
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,7 @@ class WorkXid:
     message: str
     fatal: bool
     event: XidEvent
+    action: Action
 
 
 def judge_work(events: Iterable[XidEvent], table: XidTable) -> tuple[WorkXid, ...]:
@@ -118,7 +119,7 @@ def judge_work(events: Iterable[XidEvent], table: XidTable) -> tuple[WorkXid, ..
         judged = [one for event in group if (one := _judge(event, When.USERS, table, None))]
         if judged:
             worst = max(judged, key=lambda one: (one.holds, one.action.rank))
-            found.append(WorkXid(worst.code, _message(worst, len(group)), worst.holds, worst.event))
+            found.append(WorkXid(worst.code, _message(worst, len(group)), worst.holds, worst.event, worst.action))
     return tuple(found)
 
 

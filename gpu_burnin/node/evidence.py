@@ -24,7 +24,7 @@ from gpu_burnin.node.store import EVIDENCE, HARDWARE, MAX_SEQUENCE, SIGNATURE
 from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.files import parse_json, read_bytes, read_text, write_atomic
-from gpu_burnin.types import JSON, Verdict
+from gpu_burnin.types import JSON, Action, Verdict
 
 SCHEMA = "muster-evidence/v1"
 NAMESPACE = "gpu-burnin"
@@ -42,6 +42,8 @@ _KEY_ADVICE = {"No such file or directory": "make it with `ssh-keygen -A`", "Per
 _KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CODE = re.compile(r"[A-Z0-9_]*")
+# The key that a statement has only where it says something.
+_MAY_LACK = "action"
 # The longest that a statement's texts may be, in characters; a Node's name is a DNS subdomain.
 _MOST_CHARS: Mapping[str, int] = {
     "schema": 32,
@@ -78,7 +80,7 @@ class Statement:
     """What a host says about one run of its own, or about a finding of its agent (level WATCHED).
 
     `finished_at` is RFC 3339 UTC, the hashes SHA-256 in hex. `code` and `message` are the first reason's, "" for a
-    PASS.
+    PASS. `action` is what a FAIL asks for first; "", as in statements of 0.2.0, stands for none and is left out.
     """
 
     node: str
@@ -94,11 +96,12 @@ class Statement:
     finished_at: str
     code: str = ""
     message: str = ""
+    action: str = ""
     schema: str = SCHEMA
 
     def canonical(self) -> bytes:
         """The bytes that are signed: JSON, keys sorted, no spaces, ASCII."""
-        return canonical_json(asdict(self))
+        return canonical_json({key: value for key, value in asdict(self).items() if value or key != _MAY_LACK})
 
     @property
     def finished(self) -> datetime:
@@ -298,8 +301,8 @@ def parse_statement(data: bytes) -> Statement:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"schema is not {SCHEMA}")
         wanted = {field.name for field in fields(Statement)}
-        if set(document) != wanted:
-            raise ValueError(f"keys missing or unknown: {', '.join(sorted(set(document) ^ wanted))}")
+        if differ := (set(document) ^ wanted) - {_MAY_LACK}:
+            raise ValueError(f"keys missing or unknown: {', '.join(sorted(differ))}")
         for key, value in document.items():
             expected = bool if key == "simulated" else int if key == "sequence" else str
             if type(value) is not expected:
@@ -312,6 +315,8 @@ def parse_statement(data: bytes) -> Statement:
         parse_time(statement.finished_at)
         if not 1 <= statement.sequence <= MAX_SEQUENCE:
             raise ValueError(f"sequence must be from 1 to {MAX_SEQUENCE}")
+        if statement.action and statement.action not in list(Action):
+            raise ValueError(f"action {statement.action!r} is none that a report has")
         if not _CODE.fullmatch(statement.code) or not statement.message.isprintable():
             raise ValueError("code or message has other characters than they may")
         if statement.canonical() != data:

@@ -124,6 +124,7 @@ def _sign(finished: Finished, written: outputs.Written, config: Config) -> str |
             simulated=report["simulated"],
             sequence=run.sequence,
             finished_at=report["finished_at"],
+            action=str(report["action"]) if verdict is Verdict.FAIL else "",
             **_first_reason(report),
         )
         try:

@@ -229,7 +229,7 @@ def _reported(found: Evidence, run: RunDirectory) -> Evidence:
 def _revoked(found: Evidence, statement: evidence.Statement) -> Evidence:
     """With what the agent has signed; there is no report of it."""
     known = load_reasons().get(statement.code)
-    action = known.action if known else Action.RETEST
+    action = Action(statement.action) if statement.action else known.action if known else Action.RETEST
     reason = Reason(statement.code, evidence.WATCHED, statement.message, action=action)
     return replace(found, action=str(action), reasons=(to_json(reason),))
 

@@ -237,6 +237,26 @@ def test_a_brake_holds_back_nothing_that_a_person_asks(fleet: Fleet) -> None:
         back_in_this_boot(fleet, node, begun)
 
 
+@pytest.mark.soak
+def test_a_reboot_and_a_pass_are_no_power_cycle_until_a_person_says_so(fleet: Fleet) -> None:
+    """The agent's signed word says what XID 79 asks for; the lab's hosts have no BMC."""
+    with configured(fleet, confirm_power_cycle=True):
+        fleet.must("gpu-2", XID_79)
+        wait_until("gpu-2 to be out", lambda: state(fleet, "gpu-2") == "quarantined", timeout_s=60)
+        begun = now()
+        hosts.reboot(fleet.lab, "gpu-2")
+        code = "POWER_CYCLE_OWED"
+        wait_until(
+            "its PASS to be no power cycle", lambda: admission(fleet, "gpu-2")["status"]["code"] == code, timeout_s=360
+        )
+        assert not is_open(fleet, "gpu-2")
+        command = "muster node retest gpu-2 --power-cycled --reason REASON"
+        assert command in admission(fleet, "gpu-2")["status"]["message"]
+        done = muster(fleet, "node", "retest", "gpu-2", "--power-cycled", "--reason", "it was off for a minute")
+        assert done.rc in (0, 3), done.out + done.err
+        back_in_this_boot(fleet, "gpu-2", begun)
+
+
 def is_open(fleet: Fleet, node: str) -> bool:
     """Whether new pods may be placed on it."""
     labels = fleet.get("node", node)["metadata"]["labels"]

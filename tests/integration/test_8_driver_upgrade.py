@@ -58,7 +58,7 @@ class Watched:
     def look(self, fleet: Fleet) -> None:
         while not self.stop.wait(1.0):
             items = fleet.get("nodeadmissions")["items"]
-            self.out.append(frozenset(item["metadata"]["name"] for item in items if "repair" in item["spec"]))
+            self.out.append(frozenset(item["metadata"]["name"] for item in items if "quarantine" in item["spec"]))
 
 
 def upgrade(fleet: Fleet, version: str, *arguments: str, log: str) -> PlaybookResult:
@@ -142,12 +142,33 @@ def test_check_mode_says_who_changes_when_and_what_works_on_it(fleet: Fleet) -> 
     assert all(works(fleet, node) for node in WORKERS)
 
 
+def test_a_host_that_is_given_back_is_as_it_was_while_its_job_goes_on(fleet: Fleet) -> None:
+    """No test, no taint, its label: the next pod of the queue may come, though the node is busy."""
+    before = status(fleet, "gpu-1")["highestSequence"]
+    with job(fleet):
+        result = upgrade(fleet, NEW, "-l gpu-1", "-e driver_upgrade_drain_timeout_s=10", log="driver-back")
+        assert result.rc == 0, result.failures
+        why = f"driver {OLD} -> {NEW}: after 10 s work is still on it: default/train"
+        assert lines(result, f"gpu-1  NOT DONE  {why}")
+        wait_until("the host as it was", lambda: works(fleet, "gpu-1"), timeout_s=60)
+        found = status(fleet, "gpu-1")
+        assert (found["state"], found["code"], found["highestSequence"]) == ("ready", "PASS", before), found["message"]
+        assert phase(fleet) == "Running" and loaded(fleet, "gpu-1") == OLD
+
+
+def test_a_version_that_nobody_has_is_refused_before_work_is_asked_to_leave(fleet: Fleet) -> None:
+    evidence = status(fleet, "gpu-2")["transitions"]
+    result = upgrade(fleet, "580.99.01", "-l gpu-2", log="driver-nobody")
+    assert result.rc == 2 and "no package source of the host has" in " ".join(result.failures), result.failures
+    assert status(fleet, "gpu-2")["transitions"] == evidence and works(fleet, "gpu-2")
+
+
 def test_one_at_a_time_and_the_job_ends_first(fleet: Fleet) -> None:
     started = {node: plugin(fleet, node) for node in WORKERS}
     with job(fleet), running(fleet, "driver-up") as (playbook, watched):
         wait_until(
             "the host of the job to be asked for",
-            lambda: playbook.done() or "repair" in fleet.get("nodeadmission", "gpu-1")["spec"],
+            lambda: playbook.done() or "quarantine" in fleet.get("nodeadmission", "gpu-1")["spec"],
             timeout_s=600,
         )
         assert not playbook.done(), playbook.result().failures

@@ -16,7 +16,7 @@ import pytest
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.fleet.driver_upgrade import book
-from gpu_burnin.fleet.driver_upgrade.book import Outcome, Run
+from gpu_burnin.fleet.driver_upgrade.book import Outcome, Run, Step
 from gpu_burnin.fleet.driver_upgrade.course import Found, Upgrade
 from gpu_burnin.fleet.driver_upgrade.plan import HostView, plan
 from gpu_burnin.fleet.repair.cluster import Cluster
@@ -50,7 +50,8 @@ class Host:
 
     def follow(self) -> None:
         asked = self.spec
-        state, code = ("repairing", "REPAIRING") if "repair" in asked else ("ready", "PASS")
+        state, code = ("quarantined", "QUARANTINED_BY_PERSON") if "quarantine" in asked else ("ready", "PASS")
+        state, code = ("repairing", "REPAIRING") if "repair" in asked else (state, code)
         status = {"state": state, "code": code, "message": code, "since": "2026-11-22T16:00:00Z"}
         reply = change(self.admitter, self.name, {"status": status}, "/status")
         assert reply.status == 200, reply.message
@@ -102,6 +103,8 @@ def finish(upgrade: Upgrade) -> book.Entry:
 def test_an_admin_may_ask_and_take_back_all_that_an_upgrade_needs(host: Host) -> None:
     upgrade = host.upgrade()
     assert upgrade.begin(OLD).outcome is Outcome.UNDER_WAY
+    assert host.spec["quarantine"]["who"] == WHO and "repair" not in host.spec
+    assert upgrade.change({"working": []}).step is Step.DRIVER
     assert {verb: host.spec[verb]["who"] for verb in ("repair", "quarantine")} == {"repair": WHO, "quarantine": WHO}
     done = finish(upgrade)
     assert (done.outcome, done.why) == (Outcome.DONE, "")
@@ -115,7 +118,7 @@ def test_what_a_killed_run_has_asked_the_next_one_takes_back(host: Host) -> None
     host.on_poll = kill
     with pytest.raises(Killed):
         host.upgrade().begin(OLD)
-    assert host.spec["repair"]["who"] == WHO
+    assert host.spec["quarantine"]["who"] == WHO
     host.on_poll = lambda: None
     upgrade = host.upgrade()
     upgrade.begin(OLD)
@@ -165,7 +168,7 @@ def test_of_three_hosts_the_one_with_a_job_comes_last_and_the_job_ends_first(
         seen: list[tuple[frozenset[str], bool]] = []
 
         def look() -> None:
-            out = frozenset(name for name, host in hosts.items() if "repair" in host.spec)
+            out = frozenset(name for name, host in hosts.items() if "quarantine" in host.spec)
             at_work = root.request("GET", path).status == 200
             seen.append((out, at_work))
             if out == {busy} and hosts[busy].now_s > 30:  # it has saved its checkpoint

@@ -8,15 +8,18 @@ from __future__ import annotations
 import base64
 import getpass
 import hashlib
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys, etcd_api, etcd_restore
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules import encryption_key, encryption_scan
@@ -25,7 +28,20 @@ from gpu_burnin.admission.client import ApiError, KubeApi, Object
 from gpu_burnin.admission.rewrite import count, rewrite
 
 from .etcd_cluster import NO_TOOLS, tool, tools
-from .kube import NO_BINARIES, Client, Part, Server, api_server, binaries, defaults, ended, free_ports, render, until
+from .kube import (
+    NO_BINARIES,
+    REPOSITORY,
+    Client,
+    Part,
+    Server,
+    api_server,
+    binaries,
+    defaults,
+    ended,
+    free_ports,
+    render,
+    until,
+)
 
 SECRETS = "/api/v1/namespaces/default/secrets"
 COUNT = 200
@@ -101,6 +117,7 @@ class Fleet:
             "servers": {host.name: encryption_keys.of_server(host.file.read_text()) for host in self.hosts},
             "stored": self.stored(),
             "resources": ["secrets"],
+            "however_young": False,
         }
         encryption_key.rotate(Module(given))  # type: ignore[arg-type]
 
@@ -134,7 +151,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     if binaries() is None:
         pytest.skip(NO_BINARIES)
     directory = tmp_path_factory.mktemp("fleet")
-    with api_server(directory) as first:
+    with api_server(directory, "--encryption-provider-config-automatic-reload=true") as first:
         second = beside(first)
         with ended(second.apiserver):
             second.apiserver.start()
@@ -331,6 +348,38 @@ def test_an_old_snapshot_is_read_with_its_key_and_put_under_the_new_one(fleet: F
     for host in fleet.hosts:
         client = host.server.client("root", ["system:masters"])
         assert number(client.request("GET", f"{SECRETS}/{snapshot.name}").body) == snapshot.value
+
+
+@pytest.mark.slow
+def test_a_server_reads_a_new_key_while_it_runs_and_says_so(fleet: Fleet) -> None:
+    """Each looks at its file once a minute; rotate_read.yml waits for the hash that it shows then."""
+    host = fleet.hosts[1]
+    variables = yaml.safe_load((REPOSITORY / "roles/kube_apiserver/vars/main.yml").read_text())
+    client = host.server.client("root", ["system:masters"])
+
+    def has_read() -> bool:
+        shown = f'{variables["__kube_apiserver_keys_read"]}sha256:{hashlib.sha256(host.file.read_bytes()).hexdigest()}"'
+        return re.search(shown, client.request("GET", "/metrics").message) is not None
+
+    metrics = client.request("GET", "/metrics").message
+    assert 'name="encryption-provider-config-automatic-reload-controller"' in metrics and has_read()
+    process, old = host.server.apiserver.running, encryption_keys.parse(fleet.key_file.read_text(), "")
+    new = encryption_keys.made(b"n" * 32, datetime.now(UTC) + timedelta(seconds=1))
+    fleet.key_file.write_text(encryption_keys.text_of([*old, new]))
+    host.write(fleet.content())
+    assert not has_read()
+    until("the new key's being read", has_read, 90)
+    fleet.key_file.write_text(encryption_keys.text_of([new, *old]))
+    fleet.hosts[0].write(fleet.content())
+    fleet.hosts[0].restart()
+    writes = fleet.hosts[0].server.client("root", ["system:masters"])
+    assert writes.request("POST", SECRETS, secret("under-the-new-key", 5)).status == 201
+    assert fleet.stored()[new.name] == 1
+    assert number(client.request("GET", f"{SECRETS}/under-the-new-key").body) == 5
+    assert host.server.apiserver.running is process
+    host.loaded = host.file.read_text()
+    fleet.run()
+    assert fleet.keys() == [new.name]
 
 
 def answers(client: Client) -> bool:

@@ -79,6 +79,11 @@ CODES: Mapping[str, tuple[str, str]] = {
         "The node is in the cluster but has no NodeAdmission, so nobody says which machine it is",
         "Add it to the inventory and run site.yml, or delete its Node.",
     ),
+    "POWER_CYCLE_OWED": (
+        "A fault of the node asked for a power cycle, and nobody has confirmed one; a PASS after a reboot is none",
+        "Run playbooks/repair.yml, which does it where the node has a BMC; else power the machine off and on, then: "
+        "muster node retest NODE --power-cycled --reason REASON. Switched off by admitter_confirm_power_cycle: false.",
+    ),
     "QUARANTINED_BY_PERSON": (
         "A person has put the node in quarantine: its work is asked to leave",
         "Read who and why in the message; it ends at its time or when the quarantine is taken away.",

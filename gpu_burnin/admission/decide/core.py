@@ -83,7 +83,7 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
         return _unprovisioned(view, rules, now)
     spec, before = view.record.spec, view.record.status
     evidence, calendar = examined(view, spec, before), windows(view, before, rules, now)
-    status = _maintenance_told(remembered(view, before, spec, evidence, now), calendar, now)
+    status = _maintenance_told(remembered(view, before, spec, evidence, now, rules), calendar, now)
     if view.node is None:
         stand = without_node(view, spec, status, now)
         return Decision(_moved(status, stand, next_of(stand, None), now, accepted=status.accepted))
@@ -167,7 +167,7 @@ def _stay(view: View, spec: Spec, before: Status, rules: Rules, now: datetime) -
     """The node stays as it is, but for what was seen and for the taint of a maintenance window."""
     evidence = examined(view, spec, before)
     calendar = windows(view, before, rules, now)
-    status = _maintenance_told(remembered(view, before, spec, evidence, now), calendar, now)
+    status = _maintenance_told(remembered(view, before, spec, evidence, now, rules), calendar, now)
     patch = maintenance_patch(view.node, calendar, rules.names) if view.node is not None else None
     return Decision(status, patch, wake_at=calendar.changes_at)
 

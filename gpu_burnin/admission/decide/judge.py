@@ -159,7 +159,10 @@ def repaired_at(status: Status) -> datetime | None:
 
 def _failed(facts: Facts) -> Judged | None:
     statement, name = facts.statement, facts.view.name
-    if statement is None or statement.verdict is not Verdict.FAIL or _before_repair(facts, statement):
+    if statement is None or statement.verdict is not Verdict.FAIL:
+        return None
+    # Set aside while something is done about it. A repair that ended without a newer test has cleared nothing.
+    if active(facts.spec.repair, facts.now) is not None and _before_repair(facts, statement):
         return None
     boots = {facts.boot, facts.agent_boot} - {""}
     if boots and statement.boot_id not in boots:
@@ -279,6 +282,12 @@ def _proven(facts: Facts) -> Judged:
         return _held(facts, State.SUSPECT, code, message)
     if changed := _changed(facts, statement):
         return _held(facts, State.SUSPECT, HARDWARE_CHANGED, f"{name}: {changed}", retest=True)
+    if (owed := facts.status.power_cycle) is not None:
+        message = (
+            f"{name}: {owed.code} asked for a power cycle at {owed.since}, and a PASS after a reboot is none: power "
+            f"the machine off and on, then confirm it: muster node retest {name} --power-cycled --reason REASON"
+        )
+        return _held(facts, State.SUSPECT, "POWER_CYCLE_OWED", message)
     return _missing(facts) or _due(facts, statement)
 
 

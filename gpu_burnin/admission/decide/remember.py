@@ -9,19 +9,19 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpu_burnin.admission.decide.nodes import machine_id
-from gpu_burnin.admission.decide.times import later, stamp, when
+from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
 from gpu_burnin.admission.decide.words import fault
-from gpu_burnin.admission.record import Spec, Status, Tested, Use
-from gpu_burnin.admission.view import Evidence, Pod, View
+from gpu_burnin.admission.record import PowerCycle, Spec, Status, Tested, Use
+from gpu_burnin.admission.view import Evidence, Pod, Rules, View
 from gpu_burnin.engine.plan import LEVELS
 from gpu_burnin.node.evidence import MAX_SKEW_S, Statement
 from gpu_burnin.node.store import MAX_SEQUENCE
-from gpu_burnin.types import Verdict
+from gpu_burnin.types import Action, Verdict
 
 _MOST_CHARS = 64
 
 
-def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: datetime) -> Status:
+def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: datetime, rules: Rules) -> Status:
     """The status with what was seen: `evidence` is what `examined` made of the view's."""
     if status.host_key != spec.identity.host_key:
         status = Status(
@@ -34,13 +34,19 @@ def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: 
             highest_report_sha256=spec.identity.carried_report_sha256,
             use=status.use,
             retested=status.retested,
+            power_cycle=status.power_cycle,
             transitions=status.transitions,
         )
     statement = evidence.statement
     if statement is not None and evidence.code is None:
+        asks_for_power = statement.verdict is Verdict.FAIL and statement.action == Action.POWER_CYCLE
+        if asks_for_power and statement.sequence > status.highest_sequence:
+            status = replace(status, power_cycle=PowerCycle(fault(statement), statement.boot_id, stamp(now)))
         status = _seen(status, statement)
         allowed = spec.identity.allow_simulated or not statement.simulated
         status = replace(status, proofs=_proofs(status, statement, now, allowed))
+    if not rules.confirm_power_cycle or _power_cycled(status, spec):
+        status = replace(status, power_cycle=None)
     return replace(status, use=_use(status.use, view.pods, now)) if view.node is not None else status
 
 
@@ -72,6 +78,13 @@ def examined(view: View, spec: Spec, status: Status) -> Evidence:
         )
         return replace(evidence, code="EVIDENCE_REPLAYED", message=message)
     return evidence
+
+
+def _power_cycled(status: Status, spec: Spec) -> bool:
+    """Whether who asks for a test or repairs the node says that its power was off since the fault."""
+    since = when(status.power_cycle.since) if status.power_cycle is not None else None
+    asks = (ask for ask in (spec.retest, spec.repair) if ask is not None and ask.power_cycled)
+    return since is not None and any((when(ask.since) or LONG_AGO) >= since for ask in asks)
 
 
 def rank(level: str) -> int:

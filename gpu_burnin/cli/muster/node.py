@@ -111,6 +111,11 @@ def quarantine(**asked: Any) -> None:
 
 @node.command()
 @_ask_options(level=True)
+@click.option(
+    "--power-cycled",
+    is_flag=True,
+    help="Confirm that its power was off since the fault that asked for it; a reboot is not enough.",
+)
 def retest(**asked: Any) -> None:
     """Have NODE tested when it is idle."""
     _ask("retest", **asked)
@@ -170,12 +175,13 @@ def _ask(
     domain: str = DEFAULT_DOMAIN,
     until: str = "",
     level: str | None = None,
+    power_cycled: bool = False,
 ) -> None:
     from gpu_burnin.admission.record import Ask
     from gpu_burnin.fleet.cluster import asks, followed
 
     api, names = connect(kubeconfig), Names(domain)
-    ask = Ask(asks.user(api), reason, rfc3339_s(datetime.now(UTC)), until, level or "")
+    ask = Ask(asks.user(api), reason, rfc3339_s(datetime.now(UTC)), until, level or "", power_cycled)
     done: dict[str, Asked] = {}
     with readers_may_leave("the answers", "muster"):
         for one in asks.ask_all(api, names, nodes, asks.Verb(verb), ask):

@@ -21,7 +21,7 @@ from gpu_burnin.fleet.driver_upgrade import book
 from gpu_burnin.fleet.driver_upgrade.book import Asked, Entry, Outcome, Run, Step
 from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused, listed, working
 from gpu_burnin.fleet.repair.cluster import Cluster
-from gpu_burnin.fleet.repair.permit import DRIVER_UPGRADE, RepairRefused, maintenance, refuse_processes
+from gpu_burnin.fleet.repair.permit import DRIVER_UPGRADE, UPGRADE_FAILED, RepairRefused, maintenance, refuse_processes
 from gpu_burnin.settings.names import KIND
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.types import Verdict
@@ -75,36 +75,39 @@ class Upgrade:
             self._permit(entry)
         except GpuBurninError as error:
             return self._refused(entry, str(error))
-        now = rfc3339(self.now())
-        ask = Ask(self.cluster.me, f"{DRIVER_UPGRADE}{run.wanted}", now)
-        entry = replace(entry, asks=(*entry.asks, Asked(_REPAIR, ask), Asked(_QUARANTINE, ask)))
-        book.write_entry(self.directory, entry)
         try:
-            self.cluster.change(self.node, lambda record: self._asks(record, entry, ask))
-            self.cluster.await_repairing(self.node, _TAKE_OVER_S)
+            entry = self._ask(entry, _QUARANTINE)
+            self.cluster.await_out(self.node, _TAKE_OVER_S, repairing=False)
             self._await_empty()
         except (UpgradeRefused, RepairRefused) as error:
-            return self._refused(entry, str(error))
+            return self._refused(self._kept(), str(error))
         return entry
 
     def change(self, look: Mapping[str, Any] | None) -> Entry:
-        """Before the driver is touched: nothing works on the host now, or it is given back. Raises UpgradeFailed."""
-        entry = book.read_entry(self.directory, self.node)
+        """Before the driver is touched: nothing works on the host now, or it is given back. Raises UpgradeFailed.
+
+        Only now it is asked for as one in repair: after that the admitter wants a test, and a host that is given back
+        before needs none, since a quarantine leaves what it was.
+        """
+        entry = self._kept()
         try:
             if look is None:
                 raise UpgradeRefused(
                     f"{self.node}: `gpu-burnin repair look` does not answer on it; look at its console"
                 )
             refuse_processes(self.node, look)
-            if left := working(self.cluster.pods(self.node)):
-                raise UpgradeRefused(f"{self.node}: work has come: {_told(left)}; run this again")
+            self._refuse_work()
+            entry = self._ask(entry, _REPAIR)
+            self.cluster.await_out(self.node, _TAKE_OVER_S, repairing=True)
+            # Who has taken the quarantine away meanwhile let work in.
+            self._refuse_work()
         except GpuBurninError as error:
-            return self._refused(entry, str(error))
+            return self._refused(self._kept(), str(error))
         return self._step(entry, Step.DRIVER)
 
     def test(self, found: Found) -> Entry:
         """Before the burn-in: the driver that was asked for is loaded and works. Raises UpgradeFailed."""
-        entry = book.read_entry(self.directory, self.node)
+        entry = self._kept()
         for what in (found.driver, found.fabric, found.dcgm, found.containers):
             if what:
                 raise UpgradeFailed(f"{self.node}: {what}")
@@ -120,7 +123,7 @@ class Upgrade:
 
         `verdict` and `why` are the burn-in's. One that a person keeps out stays out, and is done too.
         """
-        entry = book.read_entry(self.directory, self.node)
+        entry = self._kept()
         if verdict != Verdict.PASS:
             raise UpgradeFailed(f"{self.node}: burn-in {verdict or 'without a result'}: {why}")
         entry = self._step(entry, Step.ADMIT)
@@ -130,10 +133,10 @@ class Upgrade:
 
     def fail(self, why: str) -> Entry:
         """Keep the host out of work, with the reason where people look for it."""
-        entry = book.read_entry(self.directory, self.node)
+        entry = self._kept()
         # Modules of the controller put its own name in front.
         why = re.sub(rf"^(\S+: )?{re.escape(self.node)}: ", "", " ".join(why.split()))
-        said = f"{DRIVER_UPGRADE}{entry.wanted} failed: {why}"[:_MOST_WHY]
+        said = f"{DRIVER_UPGRADE}{entry.wanted}{UPGRADE_FAILED}{why}"[:_MOST_WHY]
         ask = Ask(self.cluster.me, said, rfc3339(self.now()))
         # On the disk first: no admitter and no API server are needed for a run to stop.
         entry = replace(entry, asks=(*entry.asks, Asked(_QUARANTINE, ask))).end(Outcome.FAILED, why, ask.since)
@@ -155,6 +158,9 @@ class Upgrade:
             book.write_entry(self.directory, entry)
         return entry
 
+    def _kept(self) -> Entry:
+        return book.read_entry(self.directory, self.node)
+
     def _entry(self, run: Run, loaded: str) -> Entry:
         old = book.entries(self.directory).get(self.node)
         if old is None or not old.open:
@@ -174,13 +180,25 @@ class Upgrade:
         if near and not _touched(entry):
             raise UpgradeRefused(f"{self.node}: {near}; run this again when it is over")
 
-    def _asks(self, record: NodeAdmission, entry: Entry, ask: Ask) -> Mapping[str, Ask | None] | None:
-        """The asks that are missing. A person's quarantine does what ours would, and stays theirs."""
-        _refuse_repair(record, entry)
-        asks: dict[str, Ask | None] = {} if record.spec.repair else {_REPAIR: ask}
-        if active(record.spec.quarantine, self.now()) is None:
-            asks[_QUARANTINE] = ask
-        return asks or None
+    def _ask(self, entry: Entry, kind: str) -> Entry:
+        """Ask for the host, where nobody does. A person's quarantine does what ours would, and stays theirs.
+
+        Raises UpgradeRefused where somebody else has it in repair.
+        """
+        ask = Ask(self.cluster.me, f"{DRIVER_UPGRADE}{entry.wanted}", rfc3339(self.now()))
+        entry = replace(entry, asks=(*entry.asks, Asked(kind, ask)))
+        book.write_entry(self.directory, entry)
+
+        def missing(record: NodeAdmission) -> Mapping[str, Ask | None] | None:
+            _refuse_repair(record, entry)
+            return None if active(getattr(record.spec, kind), self.now()) is not None else {kind: ask}
+
+        self.cluster.change(self.node, missing)
+        return entry
+
+    def _refuse_work(self) -> None:
+        if left := working(self.cluster.pods(self.node)):
+            raise UpgradeRefused(f"{self.node}: work has come: {_told(left)}; run this again")
 
     def _await_empty(self) -> None:
         deadline_s = self.now_s() + self.drain_timeout_s

@@ -19,7 +19,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.driver_upgrade import book
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Lock, Owner
 from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused, listed
-from gpu_burnin.fleet.repair.permit import DRIVER_UPGRADE
+from gpu_burnin.fleet.repair.permit import upgrading
 
 _PLAYBOOK = "ansible-playbook"
 
@@ -73,8 +73,8 @@ def refuse_elsewhere(records: Mapping[str, NodeAdmission], entries: Mapping[str,
     """Raises UpgradeRefused where the ledger shows a run of another controller, whose folder is not this one."""
     found: list[tuple[str, Ask]] = []
     for name, record in sorted(records.items()):
-        ask, entry = record.spec.repair, entries.get(name)
-        if ask and ask.why.startswith(DRIVER_UPGRADE) and not (entry is not None and entry.ours("repair", ask)):
+        ask, entry = upgrading(record), entries.get(name)
+        if ask and not (entry is not None and any(ask == asked.ask for asked in entry.asks)):
             found.append((name, ask))
     if found:
         ask = min((ask for _, ask in found), key=lambda ask: ask.since)

@@ -25,7 +25,7 @@ class HostView:
     """What is known of a host: what the inventory asks for, and what role nvidia_driver says of it in check mode.
 
     `differs` is the first thing that it would do, "" where the driver is as asked; `cannot`: why the host cannot have
-    the driver, or cannot be asked.
+    the driver, or cannot be asked; `lacks`: what no package source has.
     """
 
     name: str
@@ -34,6 +34,7 @@ class HostView:
     loaded: str = ""
     differs: str = ""
     cannot: str = ""
+    lacks: str = ""
     record: NodeAdmission | None = None
     pods: tuple[Pod, ...] = ()
 
@@ -62,6 +63,8 @@ def plan(hosts: Sequence[HostView], entries: Mapping[str, Entry], paused: str, m
         )
     left = {host.name: found for host in hosts if (found := _left(host, entries.get(host.name)))}
     chosen = [host for host in hosts if host.name not in left]
+    if not chosen and (lacking := [host for host in hosts if host.lacks]):
+        raise UpgradeRefused(f"{listed([host.name for host in lacking])}: {lacking[0].lacks}; nothing was done")
     # Those that are out already come first, then those whose work has not to leave.
     begun = [host for host in chosen if host.name in half_way]
     rest = [host for host in chosen if host.name not in half_way]
@@ -123,9 +126,9 @@ def _failed(entry: Entry | None) -> bool:
 
 def _left(host: HostView, entry: Entry | None) -> Left | None:
     """Why a host is not touched; None for one that is."""
-    if host.cannot:
+    if why := host.cannot or host.lacks:
         out = "; an earlier run keeps it out of work" if entry is not None and entry.open else ""
-        return Left(host.name, f"{host.cannot}{out}")
+        return Left(host.name, f"{why}{out}")
     if entry is not None and entry.open:
         return None
     if not host.differs:

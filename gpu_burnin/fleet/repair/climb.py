@@ -54,7 +54,7 @@ class Repair:
         book, found = ledger.read(self.directory, self.node), found_of(look)
         last = book.steps[-1] if book.steps else None
         permit.refuse_node(self.node, found, look, last, self.limits)
-        first = next_rung(found, book.steps, self.can, self.now())
+        first = next_rung(found, book.steps, self.can, self.now(), self.cluster.owed_power_cycle(self.node))
         if first.rung in (None, Rung.HOLD):
             return first
         near = self.maintenance or (look["status"]["maintenance"]["near"] if look else "")
@@ -70,7 +70,7 @@ class Repair:
         try:
             # Two that ask at the same moment both see the other, and both give way.
             permit.refuse_cluster(self.cluster.scene(self.node), self.limits, self.now())
-            self.cluster.await_repairing(self.node, TAKE_OVER_S)
+            self.cluster.await_out(self.node, TAKE_OVER_S, repairing=True)
             permit.refuse_pods(self.cluster.scene(self.node))
         except GpuBurninError:
             self.cluster.release(self.node)
@@ -82,7 +82,7 @@ class Repair:
         Raises RepairRefused where work has come.
         """
         book, found = ledger.read(self.directory, self.node), found_of(look)
-        chosen = next_rung(found, book.steps, self.can, self.now())
+        chosen = next_rung(found, book.steps, self.can, self.now(), self.cluster.owed_power_cycle(self.node))
         last = book.steps[-1] if book.steps else None
         if last is not None and last.state is StepState.BEGUN:
             if chosen.rung is last.rung and not chosen.done:
@@ -91,6 +91,7 @@ class Repair:
                 ledger.write(self.directory, book.amend(again))
                 return chosen, _gpus(last)
             state = StepState.DONE if chosen.done else StepState.FAILED
+            self._tell_power_cycle(last.rung, state)
             book = book.amend(replace(last, state=state, ended_at=self._time(), message=chosen.why))
         if chosen.rung in (None, Rung.HOLD):
             ledger.write(self.directory, book)
@@ -117,6 +118,7 @@ class Repair:
             run_id=found.run_id if tested else "",
         )
         ledger.write(self.directory, book.amend(ended))
+        self._tell_power_cycle(ended.rung, ended.state)
         return ended
 
     def stop(self, *, untouched: bool) -> bool:
@@ -171,6 +173,10 @@ class Repair:
 
     def _report(self) -> model.Report | None:
         return model.parse(reports.read(self.report), str(self.report)) if self.report.is_file() else None
+
+    def _tell_power_cycle(self, rung: Rung, state: StepState) -> None:
+        if rung is Rung.POWER_CYCLE and state is StepState.DONE:
+            self.cluster.power_cycled(self.node)
 
     def _permit(self, look: Mapping[str, Any] | None) -> None:
         permit.refuse_processes(self.node, look)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.client import Conflict, KubeApi, admissions_path, node_path
 from gpu_burnin.admission.decide.nodes import trim_node
 from gpu_burnin.admission.decide.words import active
-from gpu_burnin.admission.record import Ask, NodeAdmission, State, parse
+from gpu_burnin.admission.record import Ask, NodeAdmission, PowerCycle, State, parse
 from gpu_burnin.admission.service.cache import pod_of
 from gpu_burnin.admission.view import Pod
 from gpu_burnin.admission.waiting import Standing, standing
@@ -85,23 +86,45 @@ class Cluster:
             name, lambda record: {"repair": None} if record.spec.repair and record.spec.repair.who == self.me else None
         )
 
+    def power_cycled(self, name: str) -> bool:
+        """Say in the own ask that the machine's power was off; whether that was new."""
+
+        def confirmed(record: NodeAdmission) -> Mapping[str, Any] | None:
+            ask = record.spec.repair
+            return {"repair": replace(ask, power_cycled=True)} if ask and ask.who == self.me else None
+
+        return self.change(name, confirmed)
+
+    def owed_power_cycle(self, name: str) -> PowerCycle | None:
+        """The power cycle that the ledger waits for, None where the repair has told it of one already."""
+        found = self._api.find(admissions_path(self._names, name), f"read the NodeAdmission of {name}")
+        record = parse(found) if found is not None else None
+        told = record is not None and record.spec.repair is not None and record.spec.repair.power_cycled
+        return record.status.power_cycle if record is not None and not told else None
+
     def hold(self, name: str, why: str, now: datetime) -> None:
         """Hold the node until a person releases it. Somebody's hold that is there already stays as it is."""
         ask = {"hold": Ask(self.me, why, rfc3339(now))}
         self.change(name, lambda record: None if active(record.spec.hold, now) else ask)
 
-    def await_repairing(self, name: str, timeout_s: float) -> None:
-        """Wait until the admitter keeps new work off the node; there is nothing to wait for without a Node."""
+    def await_out(self, name: str, timeout_s: float, *, repairing: bool) -> None:
+        """Wait until the admitter keeps new work off the node; there is nothing to wait for without a Node.
+
+        `repairing`: for a repair, which nothing else does; else a quarantine does too. Raises RepairRefused.
+        """
         deadline_s = self._now_s() + timeout_s
+        asked, states = (
+            ("repair", {State.REPAIRING}) if repairing else ("quarantine", {State.REPAIRING, State.QUARANTINED})
+        )
         while True:
             record = self._record(name)
-            if record.status.state is State.REPAIRING or self._api.find(node_path(name)) is None:
+            if record.status.state in states or self._api.find(node_path(name)) is None:
                 return
             if self._now_s() >= deadline_s:
                 next_ = record.status.next
                 said = f" ({next_.what}: {next_.why})" if next_ else ""
                 raise RepairRefused(
-                    f"{name}: it is still {record.status.state} {timeout_s:.0f} s after the ask for its repair{said}; "
+                    f"{name}: it is still {record.status.state} {timeout_s:.0f} s after the ask for its {asked}{said}; "
                     "look at `journalctl -u muster-admitter` on the API servers"
                 )
             self._sleep(_POLL_S)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from gpu_burnin.admission.record import PowerCycle
 from gpu_burnin.node.evidence import WATCHED
 from gpu_burnin.types import OMIT_DEFAULT, Action, Verdict
 
@@ -176,16 +177,22 @@ def _said(evidence: Mapping[str, Any]) -> str:
     return f"what its agent saw at {evidence['finished_at']}: {words}"
 
 
-def next_rung(found: Found, steps: Sequence[Step], can: Collection[Rung], now: datetime) -> Next:
+def next_rung(
+    found: Found, steps: Sequence[Step], can: Collection[Rung], now: datetime, owed: PowerCycle | None = None
+) -> Next:
     """What comes next for a node. `steps` are its history, oldest first; `can` the rungs that can be climbed here.
 
-    A rung is climbed at most once for a fault, and what a higher one has included is not done after it.
+    A rung is climbed at most once for a fault, and what a higher one has included is not done after it. `owed` is the
+    power cycle that the ledger waits for, though the node passes.
     """
     last = steps[-1] if steps else None
     if last is not None and last.state is StepState.BEGUN and last.rung is not Rung.HOLD:
         return _after_loss(last, found, can)
     if not found.reached:
         return _unreached(last, can)
+    if found.passes and owed is not None:
+        why = f"{owed.code} asked for a power cycle at {owed.since}, and a PASS after a reboot is none"
+        return _within(Rung.POWER_CYCLE, can, why)
     if found.passes:
         return Next(None, "its burn-in of this boot is a PASS and its gate is open")
     if found.stale:

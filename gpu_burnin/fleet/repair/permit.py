@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpu_burnin.admission.record import NodeAdmission, State
+from gpu_burnin.admission.record import Ask, NodeAdmission, State
 from gpu_burnin.admission.view import Node, Pod
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.repair.ladder import Found, Step, StepState
@@ -19,8 +19,9 @@ from gpu_burnin.settings.names import KIND, Names
 # A node is kept free of new work this long before a window; a repair takes about as long.
 BEFORE_MAINTENANCE_S = 3600.0
 _MOST_NAMES = 3
-# How the ask of a driver upgrade begins, which the same user may have asked.
+# How the asks of a driver upgrade begin, which the same user may have asked; one that has failed goes on so.
 DRIVER_UPGRADE = "driver upgrade to "
+UPGRADE_FAILED = " failed: "
 
 
 class RepairRefused(GpuBurninError):
@@ -56,6 +57,12 @@ class Limits:
 def in_repair(record: NodeAdmission) -> bool:
     """Whether a node counts against the limit."""
     return record.spec.repair is not None or record.status.state is State.REPAIRING
+
+
+def upgrading(record: NodeAdmission) -> Ask | None:
+    """The ask of a driver upgrade that is under way: its quarantine while work leaves, then its repair too."""
+    asks = (ask for ask in (record.spec.repair, record.spec.quarantine) if ask is not None)
+    return next((ask for ask in asks if ask.why.startswith(DRIVER_UPGRADE) and UPGRADE_FAILED not in ask.why), None)
 
 
 def refuse_node(name: str, found: Found, look: Mapping[str, Any] | None, last: Step | None, limits: Limits) -> None:
@@ -99,8 +106,13 @@ def refuse_cluster(scene: Scene, limits: Limits, now: datetime) -> None:
         raise RepairRefused(
             f"{name}: the cluster has no {KIND} of this name, so nobody can be told to keep work away; run site.yml"
         )
+    if (under_way := upgrading(scene.record)) is not None:
+        raise RepairRefused(
+            f"{name}: {under_way.who} has asked for it since {under_way.since} ({under_way.why}); let them go on "
+            "with it"
+        )
     asked = scene.record.spec.repair
-    if asked is not None and (asked.who != scene.me or asked.why.startswith(DRIVER_UPGRADE)):
+    if asked is not None and asked.who != scene.me:
         raise RepairRefused(
             f"{name}: {asked.who} has it in repair since {asked.since} ({asked.why}); let them go on with it"
         )

@@ -10,7 +10,7 @@ from gpu_burnin.judge.xid import judge_work
 from gpu_burnin.system import hardware_identity
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.telemetry.vitals import Vital, Vitals
-from gpu_burnin.types import JSON, Gpu
+from gpu_burnin.types import JSON, Action, Gpu
 
 # For these the work cannot go on: the admitter ends it at once (NoExecute).
 LOSES_WORK = frozenset({"GPU_LOST", "XID_FATAL"})
@@ -27,13 +27,17 @@ _RECOVERY: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding. `place` tells the same code on two devices apart; `monotonic_us` is when, None for now."""
+    """One finding. `place` tells the same code on two devices apart; `monotonic_us` is when, None for now.
+
+    `action` is what clears it, None where that of its code does (reasons.yaml).
+    """
 
     code: str
     message: str
     fatal: bool = False
     place: str = ""
     monotonic_us: int | None = None
+    action: Action | None = None
 
 
 def of_xids(events: Iterable[XidEvent], table: XidTable, labels: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -48,6 +52,7 @@ def of_xids(events: Iterable[XidEvent], table: XidTable, labels: Mapping[str, st
             one.fatal,
             f"{'SXid' if one.event.sxid else 'XID'} {one.event.xid} {one.event.pci_bus_id}".strip(),
             one.event.monotonic_us,
+            one.action,
         )
         for one in judge_work(events, table)
     )

@@ -25,6 +25,7 @@ class Pending:
     code: str
     message: str
     after_sequence: int | None
+    action: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.hardware import load_reasons
 from gpu_burnin.node import evidence
 from gpu_burnin.node.store import EVIDENCE, HARDWARE, NoResult, Store
 from gpu_burnin.node.watch.findings import LOSES_WORK, Finding
@@ -23,7 +24,7 @@ from gpu_burnin.system import hardware_identity, host
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.clock import rfc3339_s
 from gpu_burnin.system.files import parse_json, read_bytes, write_atomic
-from gpu_burnin.types import JSON, Verdict
+from gpu_burnin.types import JSON, Action, Verdict
 
 REVOCATION = "revocation.json"
 
@@ -73,7 +74,9 @@ class Revoker:
         """Close the local gate, and note that the rest is due. Raises GpuBurninError and OSError."""
         message = evidence.one_line(finding.message)
         # Noted first: a gate that is closed by a file alone says nothing to the cluster.
-        self.memory.change(pending=Pending(finding.code, message, self._counter()))
+        reason = load_reasons().get(finding.code)
+        action = finding.action or (reason.action if reason is not None else Action.NONE)
+        self.memory.change(pending=Pending(finding.code, message, self._counter(), str(action)))
         self.store.revoke(_reason(finding.code, message))
 
     def finish(self, now: datetime) -> bool:
@@ -144,6 +147,7 @@ class Revoker:
                 finished_at=rfc3339_s(now),
                 code=pending.code,
                 message=pending.message,
+                action=pending.action,
             )
             evidence.write_evidence(run.path, statement, hardware, self.config.host_key)
         except BaseException:

@@ -66,8 +66,9 @@ def stand_in(node: Any) -> Any:
         assert node["ansible.builtin.command"]["argv"] == ["/usr/local/bin/gpu-burnin", "repair", "look"]
         del node["ansible.builtin.command"]
         node["ansible.builtin.raw"] = """echo '{"working": []}'"""
-    if node.pop("muster.fleet.node_rest", None):
-        node["ansible.builtin.raw"] = "true"
+    for module in ("muster.fleet.node_rest", "muster.fleet.nvidia_offered"):
+        if node.pop(module, None):
+            node["ansible.builtin.raw"] = "true"
     return node
 
 

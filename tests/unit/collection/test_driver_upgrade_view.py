@@ -48,7 +48,7 @@ def with_result(part: str, **changes: Any) -> dict[str, dict[str, Any]]:
 def test_a_host_that_is_as_asked_differs_in_nothing() -> None:
     assert rendered("__driver_upgrade_view") == {
         "name": "gpu-1", "source": "nvidia", "wanted": "580.105.08", "loaded": "580.105.08", "differs": "",
-        "cannot": "",
+        "cannot": "", "lacks": "",
     }  # fmt: skip
     assert set(rendered("__driver_upgrade_held").values()) == {""}
 
@@ -69,6 +69,16 @@ def test_a_driver_that_differs_on_a_host_without_work(changes: dict[str, Any]) -
 def test_a_part_that_could_not_be_looked_at_leaves_the_host(part: str) -> None:
     view = rendered("__driver_upgrade_view", **{PARTS[part]: LOST}, **with_waits_elsewhere(part))
     assert (view["differs"], view["cannot"]) == ("", "it could not be looked at: Connection refused")
+
+
+def test_what_no_source_has_is_told_and_a_host_that_is_lost_meanwhile_is_left() -> None:
+    waits = with_result("driver", waits=WAITS)
+    view = rendered("__driver_upgrade_view", **waits, __driver_upgrade_offered={"changed": False, "lacks": "no 580.99"})
+    assert (view["differs"], view["cannot"], view["lacks"]) == (WAITS, "", "no 580.99")
+    view = rendered("__driver_upgrade_view", **waits, __driver_upgrade_offered=LOST)
+    assert view["cannot"] == "it could not be looked at: Connection refused"
+    view = rendered("__driver_upgrade_view", __driver_upgrade_offered=SKIPPED)
+    assert (view["cannot"], view["lacks"]) == ("", "")
 
 
 def with_waits_elsewhere(part: str) -> dict[str, dict[str, Any]]:

@@ -83,6 +83,12 @@ def test_a_key_is_replaced_again_a_day_later() -> None:
     assert len(keys.add(facts(NEW), b"m" * 32, NOW + timedelta(days=1))) == 2
 
 
+def test_a_stolen_key_is_replaced_however_young() -> None:
+    found = keys.add(facts(NEW), b"m" * 32, NOW + timedelta(hours=1), however_young=True)
+    assert found[0] == NEW and len(found) == 2
+    assert keys.add(facts(OLD, NEW), b"m" * 32, NOW, however_young=True) == (OLD, NEW), "the rotation goes on"
+
+
 def test_a_key_does_not_write_before_every_server_reads_with_it() -> None:
     with pytest.raises(FleetError, match="api-2 cannot read with the key muster-20261123t140000z yet"):
         keys.lead(facts(OLD, NEW, servers={"api-1": (OLD, NEW), "api-2": (OLD,)}))
@@ -132,6 +138,7 @@ class Module:
             "servers": shown,
             "stored": {},
             "resources": ["secrets"],
+            "however_young": False,
             **given,
         }
         self.check_mode = check

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-FILES = Path(__file__).resolve().parents[3] / "roles/etcd_backup/files"
+ROLE = Path(__file__).resolve().parents[3] / "roles/etcd_backup"
+FILES = ROLE / "files"
 sys.path.insert(0, str(FILES))
 try:
     etcd_backup = importlib.import_module("etcd_backup")
@@ -169,3 +170,20 @@ def test_why_a_bucket_refuses_is_told_and_not_the_number_of_the_request(
 def test_a_client_that_is_not_there_is_named() -> None:
     with pytest.raises(second_place.BackupError, match="the second place failed: no-such-program cannot be run"):
         second_place.run(["no-such-program"], "the second place failed")
+
+
+def test_all_that_the_role_writes_goes_when_the_inventory_asks_for_no_snapshots() -> None:
+    """And the credentials of one kind of place when another takes its turn."""
+    variables = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+    tasks = {name: yaml.safe_load((ROLE / f"tasks/{name}.yml").read_text()) for name in ("main", "absent", "backup")}
+    kinds = ("files", "sftp_files", "bucket_files")
+    written = {entry["dest"] for kind in kinds for entry in variables[f"__etcd_backup_{kind}"]}
+    units = {path for path in written if path.startswith("/etc/systemd/system/")}
+    assert set(variables["__etcd_backup_paths"]) == written - units
+    down = [task["muster.fleet.unit"] for task in tasks["absent"] if "muster.fleet.unit" in task]
+    assert {f"/etc/systemd/system/{one['name']}" for one in down} == units and len(down) == len(units)
+    assert {one["state"] for one in down} == {"absent"}
+    assert [task["when"] for task in tasks["main"]] == ["__etcd_backup_wanted", "not __etcd_backup_wanted"]
+    (place,) = [task["muster.fleet.file_set"] for task in tasks["backup"] if "muster.fleet.file_set" in task]
+    for kind in kinds[1:]:
+        assert all(entry["dest"] in place["absent"] for entry in variables[f"__etcd_backup_{kind}"])

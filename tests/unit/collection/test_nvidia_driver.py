@@ -379,6 +379,19 @@ def test_a_kernel_that_stays_is_followed_by_nothing(name: str) -> None:
     assert Kernel(None, None, None, None, None, None, (name,)).followed == ()
 
 
+def test_what_would_be_installed_is_known_before_anything_is(tmp_path: Path) -> None:
+    """Also on a host that does work; nothing where all is there, or comes with the image."""
+    host = bare(tmp_path / "bare")
+    asked = decide.to_install(host.gather(), WANTED)
+    assert asked["nvidia-driver-cuda"] == NEW and not [name for name in asked if name.startswith("linux-headers")]
+    (tmp_path / f"bare/lib/modules/{KERNEL}/build/Makefile").unlink()
+    assert decide.to_install(host.gather(), WANTED)[f"linux-headers-{KERNEL}"] == ""
+    older = installed(tmp_path / "old", OLD)
+    assert decide.to_install(older.gather(), replace(WANTED, busy="kubelet runs"))["nvidia-driver-cuda"] == NEW
+    assert decide.to_install(older.gather(), replace(WANTED, source="image")) == {}
+    assert decide.to_install(installed(tmp_path / "new").gather(), WANTED) == {}
+
+
 def test_what_brings_modules_for_each_new_kernel_is_not_held() -> None:
     assert driver_packages.follows_kernels("linux-modules-nvidia-570-server-open-generic-hwe-24.04")
     assert not driver_packages.follows_kernels("linux-modules-nvidia-570-server-open-6.8.0-60-generic")

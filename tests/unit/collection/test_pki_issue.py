@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import pki_issue, pki_plan
+from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys, pki_issue, pki_plan
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -62,7 +62,8 @@ def test_nothing_is_left_to_do(root: Path) -> None:
 def test_only_the_owner_may_read(root: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (root / "pki").rglob("*") if path.is_file()} == {0o600}
     assert {path.stat().st_mode & 0o777 for path in (root / "pki", root / "pki/kubernetes")} == {0o700}
-    assert len(base64.b64decode((root / "pki/encryption-key").read_bytes())) == 32
+    (key,) = encryption_keys.parse((root / "pki/encryption-key").read_text(), "")
+    assert len(base64.b64decode(key.secret)) == 32 and encryption_keys.born(key) == NOW.replace(microsecond=0)
 
 
 def test_openssl_agrees(root: Path) -> None:

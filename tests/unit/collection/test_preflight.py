@@ -239,7 +239,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_gather(root: Path) -> None:
     wanted = {2379: ["etcd.service"], 2380: [], 10250: ["kubelet.service"], 6443: ["kube-apiserver.service"], 9: []}
-    facts = preflight_facts.gather(wanted, root)
+    facts = preflight_facts.gather(wanted, root, lambda _: "inactive")
     digest = base64.b64encode(hashlib.sha256(b"key").digest()).decode().rstrip("=")
     assert facts["os"] == {"id": "ubuntu", "version": "24.04"}
     assert facts["machine_id"] == "a" * 32
@@ -273,6 +273,17 @@ def test_a_service_that_restarts_meanwhile_is_no_other_program(
 
     monkeypatch.setattr(preflight_facts, "open_files", open_files)
     assert preflight_facts.port_owners(root, [2379]) == owner
+
+
+@pytest.mark.parametrize(
+    ("state", "taken"), [("active", {}), ("deactivating", {}), ("activating", {"6443": ""}), ("failed", {"6443": ""})]
+)
+def test_a_service_that_is_being_stopped_has_its_port_though_no_process_shows_it(
+    root: Path, state: str, taken: dict[str, str]
+) -> None:
+    """One that is to be started, or has failed, may have found another program there."""
+    facts = preflight_facts.gather({6443: ["kube-apiserver.service"]}, root, lambda _: state)
+    assert facts["ports_taken"] == taken
 
 
 def test_one_that_never_rests_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,3 +180,37 @@ def test_each_target_needs_its_link_and_an_instance_its_own(monkeypatch: pytest.
     assert not su.show("y@1.service").enabled
     folders.link(folders.etc / "b.target.wants/y@1.service")
     assert su.show("y@1.service").enabled
+
+
+def test_who_leaves_the_start_to_the_next_boot_enables_alone() -> None:
+    """The burn-in of a boot: it is run by who waits for its end."""
+    unit = su.parse_show("x.service", SHOW.replace("=active", "=inactive").replace("=enabled", "=disabled"), None)
+    wanted = su.Wanted("x.service", start=False, restart=False)
+    assert su.decide(wanted, unit).actions == ("enable",)
+    assert su.decide(su.Wanted("x.service"), unit).actions == ("enable", "start")
+
+
+def test_a_unit_that_is_not_asked_for_any_more_is_taken_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[list[str]] = []
+    shown = {"text": SHOW.replace("MainPID=42", "MainPID=0")}
+
+    def systemctl(arguments: list[str]) -> str:
+        told.append(arguments)
+        return shown["text"]
+
+    def done(*, act: bool = True) -> tuple[tuple[str, ...], list[str]]:
+        told.clear()
+        actions = su.take_down("x.timer", act=act, folder=str(tmp_path))
+        return actions, [words[0] for words in told if words[0] != "show"]
+
+    monkeypatch.setattr(su, "systemctl", systemctl)
+    (tmp_path / "x.timer").write_text("[Timer]\n")
+    whole = ("stop", "disable", "remove", "daemon-reload")
+    assert done(act=False) == (whole, []) and (tmp_path / "x.timer").exists()
+    assert done() == (whole, ["stop", "disable", "daemon-reload"]) and not (tmp_path / "x.timer").exists()
+    # A run that was killed before systemd had read that the file is gone.
+    assert done() == (("stop", "daemon-reload"), ["stop", "daemon-reload"])
+    shown["text"] = (
+        SHOW.replace("=loaded", "=not-found").replace("=active", "=inactive").replace("MainPID=42", "MainPID=0")
+    )
+    assert done() == ((), [])

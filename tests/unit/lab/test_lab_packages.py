@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_packages
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt as role_apt
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_packages, offered, openpgp
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Run
 
 from tests.lab.packages import deb, distribution, driver, toolkit
 from tests.lab.packages import repository as apt_repository
@@ -261,3 +264,26 @@ def test_units_of_the_toolkit_leave_etc_with_the_newer_release(with_toolkit: Pat
         for script in ("preinst", "postinst", "postrm"):
             if (tmp_path / version / "DEBIAN" / script).exists():
                 run(["sh", "-n", tmp_path / version / "DEBIAN" / script])
+
+
+def test_apt_tells_what_is_offered(repository: Path, tmp_path: Path) -> None:
+    """The real apt reads the configuration of module nvidia_offered; of this machine it reads no source."""
+    (tmp_path / "status").write_text(MACHINE_STATUS)
+    key = next((repository / "keys").glob("good.asc")).read_text()
+    source = role_apt.Repository(f"file:{repository}/debian12/x86_64", key, openpgp.fingerprints(key)[0])
+
+    def with_no_source_of_this_machine(environment: Mapping[str, str]) -> Run:
+        conf = Path(environment["APT_CONFIG"])
+        settings = {"Dir::Etc::sourcelist": "/dev/null", "Dir::State::status": tmp_path / "status"}
+        settings |= {"APT::Architecture": "amd64", "APT::Sandbox::User": "root", "Acquire::Languages": "none"}
+        conf.write_text(conf.read_text() + "".join(f'{name} "{value}";\n' for name, value in settings.items()))
+        return offered.of_this_host(environment)
+
+    def lacks(version: str) -> str:
+        wanted = {"nvidia-driver-cuda": version}
+        return offered.lacks(
+            wanted, {}, source, of_nvidia=True, run_with=with_no_source_of_this_machine, sources_of_host=tmp_path
+        )
+
+    assert lacks("575.57.08") == ""
+    assert lacks("580.99.01").startswith("no package source of the host has nvidia-driver-cuda 580.99.01; they have 5")

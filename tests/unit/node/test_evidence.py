@@ -112,6 +112,18 @@ def test_key_that_is_not_the_hosts(statement: Statement, public_line: str, tmp_p
     assert refused(annotation(statement, stranger), public_line).code == "EVIDENCE_SIGNATURE"
 
 
+@pytest.mark.parametrize(
+    ("action", "why"), [("", "not in canonical form"), ("pray", "action 'pray' is none that a report has")]
+)
+def test_the_action_of_a_fail_is_there_where_it_says_something(statement: Statement, action: str, why: str) -> None:
+    """Statements of 0.2.0 have no such key."""
+    assert b"action" not in statement.canonical() and evidence.parse_statement(statement.canonical()) == statement
+    asks = replace(statement, verdict=Verdict.FAIL, action="power_cycle")
+    assert b'"action":"power_cycle"' in asks.canonical() and evidence.parse_statement(asks.canonical()) == asks
+    with pytest.raises(EvidenceError, match=why):
+        evidence.parse_statement(canonical_json({**asdict(statement), "action": action}))
+
+
 def test_signature_of_another_namespace(statement: Statement, host_key: Path, public_line: str) -> None:
     import subprocess
 

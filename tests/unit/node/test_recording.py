@@ -129,3 +129,11 @@ def test_planted_faults_leave_metrics_alone(config: Config) -> None:
     done = replace(finished(config, Verdict.FAIL, signed=False), planted=True)
     assert recorded(config, done) == Recorded(False, ())
     assert not (config.state_dir / "metrics.prom").exists()
+
+
+@pytest.mark.parametrize(("verdict", "signed"), [(Verdict.FAIL, "power_cycle"), (Verdict.PASS, "")])
+def test_the_evidence_of_a_fail_says_what_its_report_asks_for(config: Config, verdict: Verdict, signed: str) -> None:
+    done = finished(config, verdict)
+    done.report["action"] = "power_cycle"
+    recorded(config, done)
+    assert evidence.parse_statement((done.run.path / EVIDENCE).read_bytes()).action == signed

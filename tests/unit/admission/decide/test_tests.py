@@ -275,6 +275,18 @@ def test_a_node_comes_back_from_repair_with_a_test() -> None:
     assert told(back) == ("ready", "PASS", set(), True, Brake.JOIN)
 
 
+def test_a_repair_that_was_given_up_has_cleared_nothing() -> None:
+    """Its BMC did not answer, or work was on a GPU: the fault stays until a test says something newer."""
+    bad = replace(PASSED, sequence=6, verdict=Verdict.FAIL, code="XID_FATAL", finished_at="2026-11-21T11:58:00Z")
+    faulty = settled(ready_view(statement=bad))
+    in_repair = seen(changed(faulty, spec={"repair": ASK}))
+    assert told(in_repair)[:2] == ("repairing", "REPAIRING")
+    given_up = seen(changed(settled(in_repair.after), spec={"repair": None}), DONE)
+    assert told(given_up)[:2] == ("quarantined", "XID_FATAL") and given_up.request == ""
+    passed = replace(PASSED, sequence=7, finished_at="2026-11-21T12:02:00Z")
+    assert seen(changed(given_up.after, statement=passed), DONE).ready
+
+
 @pytest.mark.parametrize(("finished", "code"), [("2026-11-21T12:02:00Z", "PASS"), ("2026-11-21T11:59:00Z", "REPAIRED")])
 def test_a_driver_that_was_changed_in_repair_is_meant(finished: str, code: str) -> None:
     """Its test in the same boot is enough; evidence of before the repair is none."""

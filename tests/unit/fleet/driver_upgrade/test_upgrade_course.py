@@ -63,9 +63,13 @@ def test_the_job_ends_first(site: Site) -> None:
     assert site.waited_s > 60
 
 
-def test_a_job_that_stays_has_its_host_back_untouched(site: Site) -> None:
+def test_a_job_that_stays_has_its_host_back_as_it_was(site: Site) -> None:
+    """Never asked for as one in repair, after which the admitter would want a test, and the host would wait for it."""
     site.pod("train", hold="checkpoint")
+    asked: set[str] = set()
+    site.on_poll = lambda: asked.update(site.spec())
     given = site.upgrade().begin(OLD)
+    assert asked == {"quarantine"}
     assert given.outcome is Outcome.GIVEN_BACK and site.spec() == {}
     assert given.why.startswith("after 600 s work is still on it: ml/train (holds until checkpoint); run this again")
 
@@ -108,6 +112,22 @@ def test_a_host_that_does_not_answer_or_computes_is_given_back(site: Site, look:
     given = site.upgrade().change(look)
     assert given.outcome is Outcome.GIVEN_BACK and site.spec() == {}
     assert ("python (process 7)" if look else "does not answer") in given.why
+
+
+def test_work_that_came_before_anything_was_changed_has_the_host_back(site: Site) -> None:
+    """Somebody has taken the quarantine away: new work came before the repair was asked for, or just after it."""
+    site.upgrade().begin(OLD)
+    site.pod("train")
+    given = site.upgrade().change(LOOK)
+    assert given.outcome is Outcome.GIVEN_BACK and given.why.startswith("work has come: ml/train")
+    assert site.spec() == {}
+    site.api.objects["pods"].clear()
+    site.upgrade().begin(OLD)
+    site.admits = False
+    site.on_poll = lambda: (site.pod("train"), setattr(site, "admits", True))[0]
+    given = site.upgrade().change(LOOK)
+    assert given.outcome is Outcome.GIVEN_BACK and given.why.startswith("work has come: ml/train")
+    assert site.spec() == {} and site.entry().asks == ()
 
 
 @pytest.mark.parametrize(

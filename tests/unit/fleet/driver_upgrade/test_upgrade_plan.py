@@ -60,6 +60,17 @@ def test_what_is_out_comes_first_then_what_failed_then_hosts_without_work() -> N
     assert run.batches == (1, 1, 2)
 
 
+def test_a_version_that_nobody_has_ends_the_run_and_one_host_without_a_source_is_left() -> None:
+    """A mistake of the inventory is refused before work is asked to leave; of one host it stops no other."""
+    lacks = "no package source of the host has nvidia-driver-cuda 580.99.01"
+    with pytest.raises(UpgradeRefused, match=rf"^gpu-1, gpu-2: {lacks}; nothing was done$"):
+        planned([host("gpu-1", lacks=lacks), host("gpu-2", lacks=lacks), host("gpu-3", differs="")])
+    run = planned([host("gpu-1", lacks=lacks), host("gpu-2")])
+    assert run.hosts == ("gpu-2",) and [(left.node, left.why) for left in run.left] == [("gpu-1", lacks)]
+    with pytest.raises(UpgradeRefused, match=r"^gpu-1: no package source"):
+        planned([host("gpu-1", lacks=lacks)], entry("gpu-1", Outcome.FAILED))
+
+
 def stands(name: str, state: State, code: str, accepted: bool = False) -> HostView:
     proof = Accepted(1, "b", "s", "h", "quick", "t", "t", "t") if accepted else None
     status = Status(state, code=code, message=f"{name}: so it is", accepted=proof)

@@ -172,6 +172,44 @@ def test_a_machine_that_was_left_off_is_gone_on_with(site: Site) -> None:
     assert (step.attempt, step.boot_id, step.state) == (2, "b1", StepState.BEGUN)
 
 
+OWED = {"code": "XID_FATAL", "bootID": "b1", "since": "2026-11-22T16:00:00Z"}
+
+
+def test_a_power_cycle_that_the_ledger_waits_for_is_done_and_told_though_the_node_passes(site: Site) -> None:
+    """Somebody has rebooted it, and its burn-in passed."""
+    site.admission["status"]["powerCycle"] = OWED
+    repair, passed = site.repair(), look("b2", **PASS)
+    first = repair.begin(passed)
+    assert first.rung is Rung.POWER_CYCLE and first.why.startswith(
+        "XID_FATAL asked for a power cycle at 2026-11-22T16:0"
+    )
+    repair.rung(passed)
+    assert "powerCycled" not in site.admission["spec"]["repair"]
+    repair.record(look("b3", **PASS))
+    assert site.admission["spec"]["repair"]["powerCycled"] is True
+    # The admitter has not seen it yet.
+    assert repair.rung(look("b3", **PASS))[0].rung is None
+
+
+def test_a_power_cycle_whose_end_was_lost_is_told_by_the_next_run_and_one_that_failed_is_not(site: Site) -> None:
+    site.admission["status"]["powerCycle"] = OWED
+    repair = site.repair()
+    repair.begin(look(action="power_cycle"))
+    repair.rung(look(action="power_cycle"))
+    repair.record(look(action="power_cycle"))  # in the boot of before
+    assert "powerCycled" not in site.admission["spec"]["repair"]
+    ledger.write(site.directory, replace(ledger.read(site.directory, "gpu-1"), steps=()))
+    repair.rung(look(action="power_cycle"))
+    site.repair().rung(look("b2", **PASS))
+    assert site.admission["spec"]["repair"]["powerCycled"] is True
+
+
+def test_without_a_bmc_the_technician_has_the_power_cycle_that_is_owed(site: Site) -> None:
+    site.admission["status"]["powerCycle"] = OWED
+    first = site.repair(bmc=False).begin(look("b2", **PASS))
+    assert first.rung is Rung.HOLD and first.why.endswith("and a power_cycle is not possible from here")
+
+
 def test_a_power_cycle_that_leaves_the_boot_as_it_was_is_none(site: Site) -> None:
     repair = site.repair()
     repair.begin(look(action="power_cycle"))
@@ -284,12 +322,14 @@ def test_what_somebody_else_repairs_is_left_to_them(site: Site) -> None:
     assert site.admission["spec"]["repair"]["who"] == "anna"
 
 
-def test_a_driver_upgrade_of_the_same_user_is_not_theirs_to_end(site: Site) -> None:
+@pytest.mark.parametrize("verb", ["repair", "quarantine"])
+def test_a_driver_upgrade_of_the_same_user_is_not_theirs_to_end(site: Site, verb: str) -> None:
+    """In quarantine while its work leaves, then in repair."""
     asked = {"who": "anna", "why": "driver upgrade to 580.105.08", "since": "2026-11-22T16:00:00Z"}
-    site.admission["spec"]["repair"] = asked
-    with pytest.raises(RepairRefused, match=r"anna has it in repair since .+ \(driver upgrade to 580.105.08\)"):
+    site.admission["spec"][verb] = asked
+    with pytest.raises(RepairRefused, match=r"anna has asked for it since .+ \(driver upgrade to 580.105.08\)"):
         site.repair().begin(look())
-    assert site.admission["spec"]["repair"] == asked
+    assert site.admission["spec"][verb] == asked
 
 
 def test_a_paused_fleet_is_not_repaired(site: Site) -> None:

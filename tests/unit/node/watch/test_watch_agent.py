@@ -80,6 +80,8 @@ def test_a_fatal_xid_closes_the_gate_and_is_signed_with_the_next_sequence(bench:
     found = published(bench, public_line)
     assert (found.statement.verdict, found.statement.code) == (Verdict.FAIL, "XID_FATAL")
     assert found.statement.level == "watch"
+    # That of XID 79, and not of the code, which is that of many XIDs.
+    assert found.statement.action == "power_cycle"
     assert found.statement.sequence == 2
     assert found.hardware == HARDWARE
     assert "XID 79 on 0000:1b:00.0" in found.statement.message
@@ -130,7 +132,7 @@ def test_status_tells_a_revocation_as_a_fail_that_stands(bench: Bench, monkeypat
     assert found.evidence is not None
     told = found.evidence
     assert (told.problem, told.verdict, told.level, told.this_boot, told.report) == ("", "FAIL", "watch", True, "")
-    assert [(reason["code"], reason["action"]) for reason in told.reasons] == [("XID_FATAL", "reset_gpu")]
+    assert [(reason["code"], reason["action"]) for reason in told.reasons] == [("XID_FATAL", "power_cycle")]
     assert "taken back by the agent, of this boot" in render(found)
     decision = burnin.decide(to_json(found), level="quick", retest=False)
     assert "XID_FATAL: XID 79 on 0000:1b:00.0" in decision.why and "playbooks/repair.yml" in decision.why

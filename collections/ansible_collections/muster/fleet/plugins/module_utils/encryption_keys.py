@@ -1,7 +1,7 @@
 """The keys with which API servers encrypt in etcd: which there are, which are in use, and what a rotation does next.
 
 The controller's file has one key a line, `NAME KEY`, of which the first writes and all read. A line of a key alone, as
-the role pki makes it, has the name `muster`. What is done next follows from that file, the servers and etcd.
+the role pki of 0.2.0 made it, has the name `muster`. What is done next follows from that file, the servers and etcd.
 Kubernetes' way: https://kubernetes.io/docs/tasks/administer-cluster/encrypt-data/#rotating-a-decryption-key.
 Standard library only: a part of this runs on the hosts.
 """
@@ -102,7 +102,7 @@ def made(secret: bytes, now: datetime) -> Key:
 
 
 def born(key: Key) -> datetime | None:
-    """When a key was made, None for the first one of a fleet, whose name does not say it."""
+    """When a key was made, None for the first one of a fleet of 0.2.0, whose name does not say it."""
     try:
         return datetime.strptime(key.name.removeprefix(f"{FIRST_NAME}-"), _STAMP).replace(tzinfo=UTC)
     except ValueError:
@@ -143,13 +143,14 @@ def check(facts: Facts, hosts: Collection[str]) -> None:
         )
 
 
-def add(facts: Facts, secret: bytes, now: datetime) -> tuple[Key, ...]:
-    """The keys with a new one that reads alone; as they are during a rotation and right after one."""
+def add(facts: Facts, secret: bytes, now: datetime, *, however_young: bool = False) -> tuple[Key, ...]:
+    """The keys with a new one that reads alone; as they are during a rotation, and while the only one is young."""
     if len(facts.keys) > 1:
         return facts.keys
     (key,) = facts.keys
     when = born(key)
-    return facts.keys if when is not None and now - when < YOUNG else (key, made(secret, now))
+    young = when is not None and now - when < YOUNG and not however_young
+    return facts.keys if young else (key, made(secret, now))
 
 
 def lead(facts: Facts) -> tuple[Key, ...]:

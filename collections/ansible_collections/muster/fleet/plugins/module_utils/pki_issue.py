@@ -6,7 +6,6 @@ so, and no key of a CA, key pair or secret is ever overwritten.
 
 from __future__ import annotations
 
-import base64
 import ipaddress
 import secrets
 from collections.abc import Mapping, Sequence
@@ -93,7 +92,9 @@ def issue(order: Order, now: datetime) -> None:
     for name in order.secrets:
         if (order.path / name).exists():
             raise FleetError(f"{order.path / name} is there and will not be overwritten; run again")
-        made.append(_file(order.path / name, base64.b64encode(secrets.token_bytes(encryption_keys.KEY_BYTES)) + b"\n"))
+        # With its date: one that is younger than a day is not replaced.
+        key = encryption_keys.made(secrets.token_bytes(encryption_keys.KEY_BYTES), now)
+        made.append(_file(order.path / name, encryption_keys.text_of([key]).encode()))
     _place(order, made)
 
 

@@ -11,14 +11,16 @@ import hashlib
 import os
 import platform
 import socket
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 LISTEN = "0A"
 # A service that fails at once is started again many times a second; nobody waits for its end.
 LOOKS = 5
+_SYSTEMCTL_TIMEOUT_S = 30.0
 
 
 def read_text(path: Path) -> str:
@@ -142,14 +144,35 @@ def _holders(root: Path, inodes: Mapping[int, set[str]]) -> dict[int, str]:
     return owners
 
 
-def gather(ports: Mapping[int, Sequence[str]], root: Path = Path("/")) -> dict[str, Any]:
-    """All facts in one dictionary.
+def unit_state(unit: str) -> str:
+    """systemd's ActiveState of a unit; "" where it does not tell."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = ["systemctl", "show", "--property", "ActiveState", "--value", "--", unit]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SYSTEMCTL_TIMEOUT_S)
+        return done.stdout.strip()
+    return ""
+
+
+def holding(units: Sequence[str], state: Callable[[str], str]) -> str:
+    """Of the units that may have a port the one that holds it unseen, "" for none.
+
+    A process that ends gives its files away before its sockets: for a moment nobody has them. But a unit that runs or
+    is being stopped has its port, and no other program could have taken it meanwhile.
+    """
+    return next((unit for unit in units if state(unit) in ("active", "reloading", "deactivating")), "")
+
+
+def gather(
+    ports: Mapping[int, Sequence[str]], root: Path = Path("/"), states: Callable[[str], str] = unit_state
+) -> dict[str, Any]:
+    """All facts in one dictionary. `states` tells the state of a unit.
 
     `ports` maps each port that the host's roles need to the units that may hold it already. Sizes
     are bytes, `clock_s` is the Unix time. Raises OSError when / cannot be measured.
     """
     disk = os.statvfs(root)
     owners = port_owners(root, list(ports))
+    owners |= {port: unit for port, owner in owners.items() if not owner and (unit := holding(ports[port], states))}
     return {
         "os": os_release(root),
         "python": platform.python_version(),

@@ -80,9 +80,9 @@ class Unit:
 class Wanted:
     """How a unit should be, and the files, or folders of files, whose change needs a restart or a reload.
 
-    `reload_marker` is a file that the unit touches at start and reload. `restart` false leaves a restart to somebody
-    else; `wait` false does not wait until systemd says that the unit is up. `restart_because` is a reason to restart
-    that no file shows, "" when there is none.
+    `reload_marker` is a file that the unit touches at start and reload. `start` and `restart` false leave a start or a
+    restart to somebody else; `wait` false does not wait until systemd says that the unit is up. `restart_because` is a
+    reason to restart that no file shows, "" when there is none.
     """
 
     unit: str
@@ -90,6 +90,7 @@ class Wanted:
     reload_after: Sequence[str] = ()
     reload_marker: str | None = None
     enabled: bool = True
+    start: bool = True
     restart: bool = True
     restart_because: str = ""
     wait: bool = True
@@ -224,7 +225,7 @@ def decide(wanted: Wanted, unit: Unit) -> Decision:
         # What is gone, or what systemd has not read, has no time to compare.
         stale = [f"a file of {wanted.unit} that systemd has not read, or that is gone"]
     if not unit.running:
-        actions.append("start")
+        actions += ["start"] if wanted.start else []
     elif wanted.restart and (stale or (wanted.restart_because and unit.started_at is not None)):
         actions.append("restart")
     elif reload_owed(wanted):
@@ -259,6 +260,24 @@ def bring_up(wanted: Wanted, *, act: bool) -> Decision:
         elif action != "daemon-reload":
             systemctl([action, *([] if wanted.wait else ["--no-block"]), "--", wanted.unit])
     return decision
+
+
+def take_down(name: str, *, act: bool, folder: str = _FOLDERS[0]) -> tuple[str, ...]:
+    """Stop a unit of ours, have no boot start it, and remove its file; what was done (or with `act` false would be).
+
+    Raises FleetError, OSError.
+    """
+    unit, path = show(name), Path(folder, name)
+    if not unit.loaded and not path.exists():
+        return ()
+    actions = ["stop"] if unit.running else []
+    actions += ["disable", "remove"] if path.exists() else []
+    for action in (*actions, "daemon-reload") if act else ():
+        if action == "remove":
+            path.unlink()
+        else:
+            systemctl([action] if action == "daemon-reload" else [action, "--", name])
+    return (*actions, "daemon-reload")
 
 
 def log_tail(unit: str) -> str:

@@ -91,6 +91,10 @@ options:
         description: Why it cannot have the driver, or could not be asked.
         type: str
         default: ""
+      lacks:
+        description: What no package source has of what would be installed; empty where all can be had.
+        type: str
+        default: ""
   max_nodes:
     description: How many hosts are out of work at a time.
     type: int
@@ -194,6 +198,7 @@ HOST_OPTIONS = {
     "loaded": {"type": "str", "default": ""},
     "differs": {"type": "str", "default": ""},
     "cannot": {"type": "str", "default": ""},
+    "lacks": {"type": "str", "default": ""},
 }
 ARGUMENT_SPEC: dict[str, Any] = {
     "phase": {

@@ -51,6 +51,10 @@ options:
     type: list
     elements: str
     required: true
+  however_young:
+    description: Replace also a key that was made less than a day ago, as one that is stolen.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - muster.fleet.controller
   - muster.fleet.check_mode
@@ -85,6 +89,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "servers": {"type": "dict", "required": True},
     "stored": {"type": "dict", "required": True},
     "resources": {"type": "list", "elements": "str", "required": True},
+    "however_young": {"type": "bool", "default": False},
 }
 
 
@@ -101,7 +106,8 @@ def rotate(module: AnsibleModule) -> dict[str, Any]:
     facts = encryption_keys.Facts(before, given["servers"], stored)
     encryption_keys.check(facts, given["hosts"])
     if given["step"] == "add":
-        after = encryption_keys.add(facts, secrets.token_bytes(encryption_keys.KEY_BYTES), datetime.now(UTC))
+        secret, now = secrets.token_bytes(encryption_keys.KEY_BYTES), datetime.now(UTC)
+        after = encryption_keys.add(facts, secret, now, however_young=given["however_young"])
     else:
         after = {"lead": encryption_keys.lead, "drop": encryption_keys.drop}[given["step"]](facts)
     if after != before and not module.check_mode:

@@ -60,6 +60,10 @@ options:
     description: How long to ask, in seconds. 0 asks once.
     type: float
     default: 60.0
+  interval_s:
+    description: How long to wait between two rounds, in seconds.
+    type: float
+    default: 0.5
   checks:
     description: The requests, in order.
     type: list
@@ -141,6 +145,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "reload_after": {"type": "list", "elements": "path", "default": []},
     "reload_marker": {"type": "path"},
     "deadline_s": {"type": "float", "default": 60.0},
+    "interval_s": {"type": "float", "default": 0.5},
     "checks": {
         "type": "list",
         "elements": "dict",
@@ -170,7 +175,7 @@ def ask(module: AnsibleModule) -> dict[str, Any]:
     try:
         if wanted:
             actions = list(bring_up(wanted, act=not module.check_mode).actions)
-        failure = wait(server, [Check(**check) for check in params["checks"]], deadline_s)
+        failure = wait(server, [Check(**check) for check in params["checks"]], deadline_s, params["interval_s"])
         problem = message(server, failure, deadline_s) if failure else ""
     except FleetError as error:
         problem = str(error)

@@ -122,6 +122,13 @@ steps:
   returned: success
   type: list
   elements: str
+to_install:
+  description:
+    - The packages of the driver that are not there as asked, and the headers that its modules need, with their versions
+      (empty for any). Also of a host that does work, on which nothing is changed.
+  returned: success
+  type: dict
+  version_added: "0.2.0"
 driver:
   description: The loaded module's version and flavour, that of the library, and whether the host is simulated.
   returned: success
@@ -190,6 +197,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         "notes": list(plan.warnings),
         "waits": plan.waits,
         "steps": list(result.steps),
+        "to_install": decide.to_install(facts, wanted),
         "driver": {
             "loaded": facts.driver.loaded_version,
             "modules": facts.driver.loaded_flavour,

@@ -23,8 +23,17 @@ options:
     description: Name of the unit, with its ending.
     type: str
     required: true
+  state:
+    description: V(absent) stops the unit, has no boot start it, and removes its file from /etc/systemd/system.
+    type: str
+    choices: [present, absent]
+    default: present
   enabled:
     description: Start it at boot.
+    type: bool
+    default: true
+  start:
+    description: Start it when it does not run. False leaves that to the next boot, or to who waits for its end.
     type: bool
     default: true
   restart:
@@ -58,7 +67,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 actions:
-  description: What was done (or would be, in check mode), of daemon-reload, enable, start, restart.
+  description:
+    - What was done (or would be, in check mode), of daemon-reload, enable, start, restart, and for a unit that is to be
+      absent of stop, disable, remove, daemon-reload.
   type: list
   elements: str
   returned: always
@@ -76,7 +87,9 @@ log:
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "name": {"type": "str", "required": True},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "enabled": {"type": "bool", "default": True},
+    "start": {"type": "bool", "default": True},
     **systemd_unit.RESTART_OPTIONS,
     "restart": {"type": "bool", "default": True},
     "restart_because": {"type": "str", "default": ""},
@@ -85,12 +98,16 @@ ARGUMENT_SPEC: dict[str, Any] = {
 
 
 def bring_up(module: AnsibleModule) -> dict[str, Any]:
-    """Bring the unit up. Raises FleetError with the unit's last log lines."""
+    """Bring the unit up, or take it down. Raises FleetError with the unit's last log lines."""
     given = module.params
+    if given["state"] == "absent":
+        gone = systemd_unit.take_down(given["name"], act=not module.check_mode)
+        return {"changed": bool(gone), "actions": gone, "stale": ()}
     wanted = systemd_unit.Wanted(
         unit=given["name"],
         restart_after=given["restart_after"],
         enabled=given["enabled"],
+        start=given["start"],
         restart=given["restart"],
         restart_because=given["restart_because"],
         wait=given["wait"],

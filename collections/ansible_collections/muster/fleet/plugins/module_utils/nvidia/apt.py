@@ -72,14 +72,14 @@ def preferences(name: str, pins: Mapping[str, str], from_nvidia: Mapping[str, in
     return FileSpec(f"/etc/apt/preferences.d/muster-{name}", "\n".join(stanzas).encode(), 0o644, "root", "root")
 
 
-def update(run: Run, repository: Repository | None = None) -> None:
+def update(run: Run, repository: Repository | None = None, sources: str = SOURCES) -> None:
     """Have the lists of packages of all sources; a repository given must be read and be signed by its key.
 
-    Raises FleetError.
+    `sources` is the file that names it. Raises FleetError.
     """
     if repository is not None:
         alone = [
-            f"--option=Dir::Etc::sourcelist={SOURCES}",
+            f"--option=Dir::Etc::sourcelist={sources}",
             "--option=Dir::Etc::sourceparts=-",
             "--option=APT::Get::List-Cleanup=0",
             "--option=APT::Update::Error-Mode=any",
@@ -128,16 +128,27 @@ def resolve(wanted: Mapping[str, str], run: Run, without: str = "") -> dict[str,
     return {name: _resolve(name, version, run, without) if version else "" for name, version in wanted.items()}
 
 
+def refuse_missing(names: Iterable[str], run: Run, without: str = "") -> None:
+    """See that each package is there in some version. Raises FleetError."""
+    for name in names:
+        if not versions(name, run, without):
+            raise FleetError(_nowhere(name))
+
+
+def _nowhere(name: str) -> str:
+    return (
+        f"no package source of the host has {name}; see fleet_nvidia_source and fleet_nvidia_repository_url, and "
+        "/etc/apt/sources.list.d (source and component)"
+    )
+
+
 def _resolve(name: str, wanted: str, run: Run, without: str) -> str:
     found = versions(name, run, without)
     for version in found:
         if wanted in (version, upstream(version)):
             return version
     if not found:
-        raise FleetError(
-            f"no package source of the host has {name}; see fleet_nvidia_source and fleet_nvidia_repository_url, and "
-            "/etc/apt/sources.list.d (source and component)"
-        )
+        raise FleetError(_nowhere(name))
     raise FleetError(f"no package source of the host has {name} {wanted}; they have {', '.join(found[:5])}")
 
 

@@ -19,7 +19,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import 
     Models,
     chosen,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package, lacking
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.services import WHEN_IDLE
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.settings import Settings
 
@@ -142,6 +142,20 @@ def wanted_packages(facts: Facts, wanted: Wanted) -> tuple[driver_packages.Wante
     return driver_packages.packages(
         wanted.source, wanted.system, wanted.version, flavour(facts, wanted), kernels(facts)
     )
+
+
+def to_install(facts: Facts, wanted: Wanted) -> dict[str, str]:
+    """{package: version (empty: any)} of what is not there as asked, with the headers that its modules need.
+
+    Nothing of an image, nor where nothing may be changed.
+    """
+    if wanted.source == IMAGE or any(refusals(facts, wanted)):
+        return {}
+    asked = {one.name: one.version for one in wanted_packages(facts, wanted)}
+    found = {name: asked[name] for name in lacking(asked, {one.name: one for one in facts.driver.packages or ()})}
+    if found and driver_packages.builds_modules(wanted.source) and facts.kernel.headers is False:
+        found[f"linux-headers-{facts.kernel.release}"] = ""
+    return found
 
 
 def _system(wanted: Wanted) -> Iterator[str]:
