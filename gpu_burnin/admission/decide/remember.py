@@ -19,6 +19,7 @@ from gpu_burnin.node.store import MAX_SEQUENCE
 from gpu_burnin.types import Verdict
 
 _MOST_CHARS = 64
+EVIDENCE_REPLAYED = "EVIDENCE_REPLAYED"
 
 
 def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: datetime) -> Status:
@@ -30,12 +31,13 @@ def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: 
             code=status.code,
             message=status.message,
             host_key=spec.identity.host_key,
-            highest_sequence=spec.identity.carried_sequence,
-            highest_report_sha256=spec.identity.carried_report_sha256,
             use=status.use,
             retested=status.retested,
+            confirmed=status.confirmed,
             transitions=status.transitions,
         )
+    sequence, report = _highest(spec, status)
+    status = replace(status, highest_sequence=sequence, highest_report_sha256=report)
     statement = evidence.statement
     if statement is not None and evidence.code is None:
         status = _seen(status, statement)
@@ -60,9 +62,7 @@ def examined(view: View, spec: Spec, status: Status) -> Evidence:
                 f"node's machine {machine or reported}"
             )
             return replace(evidence, code="EVIDENCE_NODE", message=message)
-    seen, report = spec.identity.carried_sequence, spec.identity.carried_report_sha256
-    if status.host_key == spec.identity.host_key:
-        seen, report = status.highest_sequence, status.highest_report_sha256
+    seen, report = _highest(spec, status)
     same = statement.sequence == seen and statement.report_sha256 == report
     if statement.sequence <= seen and not same:
         message = (
@@ -70,8 +70,16 @@ def examined(view: View, spec: Spec, status: Status) -> Evidence:
             f"with another report; ask for a test, whose number begins above {seen}: muster node retest {name} "
             "--reason REASON"
         )
-        return replace(evidence, code="EVIDENCE_REPLAYED", message=message)
+        return replace(evidence, code=EVIDENCE_REPLAYED, message=message)
     return evidence
+
+
+def _highest(spec: Spec, status: Status) -> tuple[int, str]:
+    """The highest sequence that was ever seen of the pinned key, by this record or before it, and its report."""
+    carried = spec.identity.carried_sequence, spec.identity.carried_report_sha256
+    if status.host_key != spec.identity.host_key or carried[0] > status.highest_sequence:
+        return carried
+    return status.highest_sequence, status.highest_report_sha256
 
 
 def rank(level: str) -> int:
