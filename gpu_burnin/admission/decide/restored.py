@@ -32,12 +32,14 @@ def confirmed(facts: Facts, flight: Flight) -> Status:
 
 
 def after_restore(facts: Facts, judged: Judged) -> Judged:
-    """What is true of a node in this doubt: what speaks for it is as old as the snapshot, what speaks against it counts."""
+    """What is true of a node in this doubt: what speaks against it counts, what speaks for it is of the snapshot."""
     restored = doubted(facts.spec, facts.status)
     if restored is None or not (judged.fit or judged.due or judged.code == EVIDENCE_REPLAYED):
         return judged
     late = f"; {facts.unanswered}" if facts.unanswered else ""
-    message = f"{facts.view.name}: etcd was restored to an older state ({restored.why}), its agent has not spoken since{late}"
+    message = (
+        f"{facts.view.name}: etcd was restored to an older state ({restored.why}), its agent has not spoken since{late}"
+    )
     return Judged(
         State.SUSPECT, LEDGER_RESTORED, sentence(message), rebooted=judged.rebooted, retest=True, awaited=True
     )

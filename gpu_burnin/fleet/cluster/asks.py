@@ -214,7 +214,10 @@ def pause(api: KubeApi, who: str, why: str, until: str = "") -> tuple[bool, str]
     }
     if standing is None:
         api.create(_CONFIG_MAPS, document, "pause the fleet")
-        return True, "paused: the admitter lets no node in and tests none until `muster resume`; what is faulty it still takes out"
+        return (
+            True,
+            "paused: the admitter lets no node in and tests none until `muster resume`; a faulty one is still taken out",
+        )
     before: Mapping[str, str] = standing.get("data") or {}
     said = f"{before.get('who') or 'somebody'} ({before.get('why') or 'no reason given'})"
     if before == data:

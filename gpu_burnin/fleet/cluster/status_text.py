@@ -64,11 +64,10 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
             "no node is let in or tested until `muster resume`; what is faulty is still taken out"
         )
     if doubted := [row.name for row in fleet.rows if row.code == LEDGER_RESTORED]:
-        many = len(doubted) > 1
+        verb, whose = ("take", "their agents have") if len(doubted) > 1 else ("takes", "its agent has")
         found.append(
-            f"RESTORED: etcd was restored to an older state; {names_of(doubted, _MOST_NAMES)} "
-            f"take{'' if many else 's'} no new work until {'their agents have' if many else 'its agent has'} spoken, or a "
-            "test: docs/operations/standing-admission.md"
+            f"RESTORED: etcd was restored to an older state; {names_of(doubted, _MOST_NAMES)} {verb} no new work "
+            f"until {whose} spoken or a test is done"
         )
     if fleet.brake:
         found.append(f"BRAKE: {fleet.brake}")

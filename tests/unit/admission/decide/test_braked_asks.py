@@ -13,7 +13,18 @@ from gpu_burnin.admission.view import Brake, View
 from gpu_burnin.node.agent_note import AgentNote
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2, NOW
-from tests.support.decide_helpers import GPU_POD, PASSED, RULES, Seen, carried_out, changed, ready_view, seen, settled, shown
+from tests.support.decide_helpers import (
+    GPU_POD,
+    PASSED,
+    RULES,
+    Seen,
+    carried_out,
+    changed,
+    ready_view,
+    seen,
+    settled,
+    shown,
+)
 
 XID = replace(
     PASSED, verdict=Verdict.FAIL, sequence=6, level="watch", code="XID_FATAL", message="XID 79 on GPU 3: it is lost"

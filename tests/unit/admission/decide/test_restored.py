@@ -16,14 +16,25 @@ from gpu_burnin.node.agent_note import AgentNote, Answer
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, MACHINE, NOW
 from tests.support.decide_helpers import (
-    GPU_POD, HOST_KEY, PASSED, RULES, carried_out, changed, make_view, ready_view, seen, settled,
-)  # fmt: skip
+    GPU_POD,
+    HOST_KEY,
+    PASSED,
+    RULES,
+    carried_out,
+    changed,
+    make_view,
+    ready_view,
+    seen,
+    settled,
+)
 
 SINCE = "2026-11-21T11:59:00Z"
 RESTORED = Ask("muster:provisioner", "snapshot of 11:00; it was quarantined (XID_FATAL)", SINCE)
 DOUBT = {"restored": RESTORED}
 SPOKEN = AgentNote(BOOT, restored=SINCE)
-XID = replace(PASSED, verdict=Verdict.FAIL, sequence=9, level="watch", code="XID_FATAL", message="XID 79", report_sha256="9" * 64)
+XID = replace(
+    PASSED, verdict=Verdict.FAIL, sequence=9, level="watch", code="XID_FATAL", message="XID 79", report_sha256="9" * 64
+)
 # What the ledger of before had seen: the FAIL.
 CARRIED = Identity(HOST_KEY, MACHINE, carried_sequence=9, carried_report_sha256=XID.report_sha256)
 LATER = NOW + timedelta(hours=3)
