@@ -216,7 +216,7 @@ def pause(api: KubeApi, who: str, why: str, until: str = "") -> tuple[bool, str]
         api.create(_CONFIG_MAPS, document, "pause the fleet")
         return (
             True,
-            "paused: the admitter lets no node in and tests none until `muster resume`; a faulty one is still taken out",
+            "paused: the admitter lets no node in and tests none until `muster resume`; a faulty one still goes out",
         )
     before: Mapping[str, str] = standing.get("data") or {}
     said = f"{before.get('who') or 'somebody'} ({before.get('why') or 'no reason given'})"
