@@ -22,7 +22,7 @@ from gpu_burnin.system.codec import to_json
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SERVED_WITHIN_S = 60.0
 POLL_S = 0.5
-_THREADS = 16
+THREADS = 16
 _MOST_TRIES = 10
 _PARTS = ("identity", "hardware", "evidence")
 
@@ -150,7 +150,7 @@ def provision(
             work.append((Act.REMOVED, known[name]))
             before[name] = {part: to_json(getattr(known[name].spec, part)) for part in _PARTS}
     if apply:
-        with ThreadPoolExecutor(_THREADS) as pool:
+        with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda item: _write(api, names, item[0], item[1], carried, keep), work))
     acts = {one.name: Act.NOTHING for one in wanted} | {item.name: act for act, item in work}
     return Provisioned(acts, before, after, tuple(_notes(wanted, others, nodes, known)), defined)
@@ -235,10 +235,16 @@ def _with(identity: Identity, carry: tuple[int, str]) -> Identity:
 
 
 def _carried(old: NodeAdmission | None, wanted: Wanted, carried: Mapping[str, tuple[int, str]]) -> tuple[int, str]:
-    """What is carried counts for the key that it was seen with."""
+    """What is carried counts for the key that it was seen with.
+
+    An entry of a restored etcd may know less than the controller; a controller that was restored takes nothing back.
+    """
+    known = carried.get(wanted.name, (0, ""))
     if old is None or old.spec.identity.host_key != wanted.identity.host_key:
-        return carried.get(wanted.name, (0, ""))
-    return old.spec.identity.carried_sequence, old.spec.identity.carried_report_sha256
+        return known
+    own = old.spec.identity.carried_sequence, old.spec.identity.carried_report_sha256
+    seen = old.status.highest_sequence if old.status.host_key == wanted.identity.host_key else 0
+    return known if known[0] > max(own[0], seen) else own
 
 
 def _keep(old: NodeAdmission, keep: Callable[[str, str, int, str], None]) -> None:

@@ -50,7 +50,7 @@ class Identity:
     """Which machine it is: the provisioner's to say. `host_key` is `TYPE BASE64`, "" before the host was met.
 
     `addresses` and `dns_names` are what its kubelet may ask certificates for. `carried_sequence` is the highest that
-    was seen of the node before it had this record; no lower one counts for its key.
+    was seen of the node before it had this record, or before etcd was restored; no lower one counts for its key.
     """
 
     host_key: str = _named("hostKey", "")
@@ -100,7 +100,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Spec:
-    """What is asked of the node. `repair` is the repair ladder's: the node is in its hands."""
+    """What is asked of the node. `repair` is the repair ladder's: the node is in its hands.
+
+    `restored` is the provisioner's: etcd was put back to a snapshot, and the record of before said more of the node.
+    """
 
     identity: Identity = field(default_factory=Identity)
     hardware: Hardware = field(default_factory=Hardware)
@@ -109,6 +112,7 @@ class Spec:
     quarantine: Ask | None = field(default=None, metadata=_ABSENT)
     retest: Ask | None = field(default=None, metadata=_ABSENT)
     repair: Ask | None = field(default=None, metadata=_ABSENT)
+    restored: Ask | None = field(default=None, metadata=_ABSENT)
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ class Status:
     """What the admitter knows. The highest sequence counts for `host_key` alone: another key starts anew.
 
     `proofs` are the finish times of the newest PASS of each level; `retested` is the `since` of the last ask for a
-    retest that was done.
+    retest that was done, `confirmed` that of the last restore of etcd after which agent or test have spoken.
     """
 
     state: State = State.NEW
@@ -230,6 +234,7 @@ class Status:
     leave: Leave | None = field(default=None, metadata=_ABSENT)
     use: Use | None = field(default=None, metadata=_ABSENT)
     retested: str = ""
+    confirmed: str = field(default="", metadata=_ABSENT)
     boot_tests: BootTests | None = field(default=None, metadata={JSON_NAME: "bootTests", **_ABSENT})
     power_cycle: PowerCycle | None = field(default=None, metadata={JSON_NAME: "powerCycle", **_ABSENT})
     transitions: tuple[Transition, ...] = ()

@@ -103,7 +103,8 @@ class Decision:
 
     `needs` is the brake that has to give leave: without it the service writes `withheld(decision, why)` instead.
     `evict` are the pods to be asked to leave now, by the eviction API; `told` are those to be told once, in an event,
-    what is in the sentence. `wake_at` is when time alone changes something.
+    what is in the sentence. `wake_at` is when time alone changes something. `opens`: the node takes work by it, which
+    waits for the end of a pause.
     """
 
     status: Status
@@ -113,3 +114,4 @@ class Decision:
     evict: tuple[Pod, ...] = ()
     told: tuple[tuple[Pod, str], ...] = ()
     wake_at: datetime | None = None
+    opens: bool = False

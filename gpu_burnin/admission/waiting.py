@@ -10,8 +10,9 @@ from typing import Any
 
 from gpu_burnin.admission.approve import InventoryNode, judge_csr, missing_certificates, relevant
 from gpu_burnin.admission.client import KubeApi, admissions_path
-from gpu_burnin.admission.decide.core import LET_IN, PAUSED
+from gpu_burnin.admission.decide.core import LET_IN
 from gpu_burnin.admission.decide.nodes import DELETED, annotation, boot_id, gated, labelled_ready, trim_node
+from gpu_burnin.admission.decide.words import PAUSED
 from gpu_burnin.admission.provision import entries
 from gpu_burnin.admission.record import NodeAdmission, State, parse
 from gpu_burnin.admission.view import Node

@@ -83,7 +83,11 @@ class Revoking:
 
 @dataclass(frozen=True)
 class AgentNote:
-    """The annotation DOMAIN/agent. `boot_id` is the boot in which the agent runs."""
+    """The annotation DOMAIN/agent. `boot_id` is the boot in which the agent runs.
+
+    `restored` is what the agent reads in DOMAIN/restored, said once its newest evidence is on the Node with it: so the
+    admitter knows that both are of the time after etcd was restored.
+    """
 
     boot_id: str = field(metadata={JSON_NAME: "bootID"})
     version: str = ""
@@ -91,6 +95,7 @@ class AgentNote:
     warnings: tuple[Warned, ...] = ()
     maintenance: Maintenance | None = field(default=None, metadata=_ABSENT)
     revoking: Revoking | None = field(default=None, metadata=_ABSENT)
+    restored: str = field(default="", metadata=_ABSENT)
 
 
 def note_text(note: AgentNote | Asked) -> str:

@@ -71,6 +71,11 @@ class Names:
         return f"{self.domain}/leave"
 
     @property
+    def restored(self) -> str:
+        """Annotation on a Node, the admitter's own: the restore of etcd that the agent has to name in its note."""
+        return f"{self.domain}/restored"
+
+    @property
     def admitted(self) -> str:
         """Annotation on a Node, the admitter's own: what it was admitted with, for people."""
         return f"{self.domain}/admitted"

@@ -5,6 +5,7 @@ Only here: etcd itself reads what was restored, on other hosts too, and tells th
 
 from __future__ import annotations
 
+import base64
 import getpass
 import hashlib
 import json
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_restore
+from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, etcd_database, etcd_ledger, etcd_restore
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 from .etcd_cluster import NO_TOOLS, Backups, Cluster, etcd_cluster, set_up, tool, tools
@@ -152,6 +153,31 @@ def test_two_restores_at_once_are_refused_and_a_killed_one_goes_on(made: Made, t
     assert etcd_restore.operation(tmp_path, manifest, made.file, time.time(), begin=True) == first
     with pytest.raises(FleetError, match=r"begun at 1970-.* is not finished"):
         etcd_restore.operation(tmp_path, {**manifest, "sha256": "1"}, made.file, time.time(), begin=True)
+
+
+def test_a_snapshot_and_a_member_are_read_as_etcd_itself_reads_them(made: Made, tmp_path: Path) -> None:
+    """Without an etcd; of a member without the others, which are down."""
+    database = tmp_path / "snapshot.db"
+    opened(made, made.file, database)
+    kept = {base64.b64decode(key): base64.b64decode(entry.get("value", "")) for key, entry in made.kept.items()}
+    assert etcd_database.newest_values(database, b"") == kept
+    cluster = made.backups.cluster
+    ledger = "/registry/other.dev/nodeadmissions/"
+    for number in range(3):
+        assert cluster.ctl("etcd-1", "put", f"{ledger}gpu-{number}", f'{{"spec": {{"n": {number}}}}}').returncode == 0
+    _, ca, _, certificate, _, key = cluster.credentials
+    assert cluster.ctl("etcd-3", "get", "muster").returncode == 0
+    for away in ("etcd-1", "etcd-2"):
+        cluster.parts[away].kill()
+    try:
+        assert cluster.ctl("etcd-3", "get", "muster").returncode != 0, "it has no majority"
+        api = etcd_api.connect(cluster.clients["etcd-3"], etcd_api.Credentials(ca, certificate, key), 5.0)
+        revision, found = etcd_ledger.of_member(api, "other.dev")
+    finally:
+        cluster.stop()
+        cluster.start()
+    assert revision > made.revision and [one["spec"]["n"] for one in found] == [0, 1, 2]
+    assert cluster.ctl("etcd-1", "del", ledger, "--prefix").returncode == 0
 
 
 def places(cluster: Cluster, member: str) -> etcd_restore.Places:

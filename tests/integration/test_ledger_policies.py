@@ -108,6 +108,7 @@ class TestIdentity:
             {"hardware": {"gpus": 0}},
             {"evidence": {"level": "quick"}},
             {"evidence": {"maxAgeSeconds": 10**9}},
+            {"restored": {"who": "admin", "why": "snapshot", "since": TIME}},
         ],
     )
     def test_is_the_provisioners(
@@ -117,6 +118,13 @@ class TestIdentity:
         word = "forbidden" if who == "kubelet" else "only the provisioner changes identity"
         refused(change(attacker(ledger, who, name), name, {"spec": part}), word)
         assert change(provisioner, name, {"spec": part}).status == 200
+
+    @pytest.mark.parametrize("who", ATTACKERS)
+    def test_of_a_restore_is_not_lifted(self, ledger: Server, provisioner: Client, who: str) -> None:
+        name = entry(provisioner, Spec(Identity(KEY), restored=Ask("muster:provisioner", "snapshot", TIME)))
+        word = "forbidden" if who == "kubelet" else "only the provisioner changes identity"
+        for lifted in (None, {"since": "2026-11-01T00:00:00Z"}):
+            refused(change(attacker(ledger, who, name), name, {"spec": {"restored": lifted}}), word)
 
     @pytest.mark.parametrize("content_type", ["PUT", JSON_PATCH, APPLY])
     def test_by_every_way_to_write(self, provisioner: Client, root: Client, content_type: str) -> None:

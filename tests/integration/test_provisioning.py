@@ -15,7 +15,8 @@ from gpu_burnin.admission.carried import carried, keep
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.crd import crd
 from gpu_burnin.admission.provision import CRDS, Act, Provisioned, Wanted, define, entries, provision
-from gpu_burnin.admission.record import Ask, Hardware, Identity
+from gpu_burnin.admission.record import Ask, Hardware, Identity, NodeAdmission, Spec, State, Status
+from gpu_burnin.admission.restore import carry, compared, wait_until_closed
 from gpu_burnin.settings.names import PROVISIONER_USER, Names
 from tests.integration.gate import numbers
 from tests.integration.kube import MERGE_PATCH, Client, Server
@@ -91,3 +92,37 @@ def test_the_definition_that_the_api_server_has_is_the_one_that_was_written(api:
     api.replace(f"{CRDS}/{NAMES.crd}", {**found, "spec": older})
     assert define(api, NAMES, apply=False) and define(api, NAMES, apply=True)
     assert not define(api, NAMES, apply=True)
+
+
+def test_after_a_restore_what_was_known_is_carried_over_with_the_provisioners_rights(
+    api: KubeApi, admin: Client, tmp_path: Path
+) -> None:
+    faulty, new = fleet(2)
+    apply(api, [faulty], tmp_path)
+    then = {faulty.name: entries(api, NAMES)[faulty.name]}
+    ask = Ask("ann", "smoke", "2026-11-22T12:00:00Z")
+    known = Status(
+        State.QUARANTINED, code="XID_FATAL", host_key=KEY, highest_sequence=9, highest_report_sha256="9" * 64
+    )
+    before = {
+        faulty.name: replace(then[faulty.name], status=known, spec=replace(then[faulty.name].spec, quarantine=ask)),
+        new.name: NodeAdmission(new.name, Spec(new.identity, new.hardware, hold=ask)),
+    }
+    plan = compared(before, then, "2026-11-22T12:30:00Z", "2026-11-22T11:00:00Z")
+    assert set(carry(api, NAMES, plan)) == {faulty.name, new.name}
+    assert carry(api, NAMES, plan) == ()
+    found = entries(api, NAMES)
+    spec = found[faulty.name].spec
+    assert (spec.identity.carried_sequence, spec.identity.addresses) == (9, ("10.0.0.1",))
+    assert spec.quarantine == replace(
+        ask, who=PROVISIONER_USER, why="quarantine of ann, carried over the restore of etcd: smoke"
+    )
+    assert spec.restored is not None and "before it was quarantined (XID_FATAL)" in spec.restored.why
+    held = found[new.name].spec.hold
+    assert held is not None and held.who == PROVISIONER_USER
+    doubted, left = wait_until_closed(api, NAMES, plan, 0.0)
+    assert {faulty.name, new.name} <= set(doubted) and not {faulty.name, new.name} & set(left)
+    # People may end it as any other.
+    assert admin.request("PATCH", f"{LEDGER}/{new.name}", {"spec": {"hold": None}}, MERGE_PATCH).status == 200
+    apply(api, [faulty, new], tmp_path)
+    assert entries(api, NAMES)[faulty.name].spec.restored == spec.restored, "site.yml leaves it as it is"

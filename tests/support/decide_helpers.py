@@ -121,7 +121,11 @@ class Seen:
 
 def seen(view: View, now: datetime = NOW, rules: Rules = RULES) -> Seen:
     """Decide, carry it out, and look."""
-    decision = decide(view, rules, now)
+    return shown(view, decide(view, rules, now))
+
+
+def shown(view: View, decision: Decision) -> Seen:
+    """What the Node shows of this decision once it is carried out."""
     after = carried_out(view, decision)
     node = after.node or {"metadata": {}, "spec": {}, "status": {}}
     labels, notes = node["metadata"].get("labels") or {}, node["metadata"].get("annotations") or {}

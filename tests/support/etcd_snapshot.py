@@ -10,9 +10,14 @@ import tarfile
 from pathlib import Path
 
 
-def lab_snapshot(folder: Path, *, cluster: str = "main", age: dt.timedelta = dt.timedelta(minutes=1)) -> Path:
-    """A snapshot of the fleet `lab`, decrypted; its database is none, as only etcdutl on a member would see."""
-    database = b"database" * 100
+def lab_snapshot(
+    folder: Path,
+    *,
+    cluster: str = "main",
+    age: dt.timedelta = dt.timedelta(minutes=1),
+    database: bytes = b"database" * 100,
+) -> Path:
+    """A snapshot of the fleet `lab`, decrypted; its database is none where the test does not give one."""
     taken = dt.datetime.now(dt.UTC) - age
     manifest = {
         "format": 1, "fleet": "lab", "cluster": cluster, "taken_at": taken.strftime("%Y-%m-%dT%H:%M:%SZ"),

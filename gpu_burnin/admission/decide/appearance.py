@@ -8,6 +8,7 @@ from gpu_burnin.admission.decide.judge import Facts, Judged, VerdictLabel
 from gpu_burnin.admission.decide.maintenance import Windows
 from gpu_burnin.admission.decide.nodes import effects, taints
 from gpu_burnin.admission.decide.patches import Look, node_patch
+from gpu_burnin.admission.decide.restored import doubted
 from gpu_burnin.admission.decide.retest import request_annotation
 from gpu_burnin.admission.drain import leave_annotation
 from gpu_burnin.admission.record import Accepted, State, Status
@@ -22,6 +23,7 @@ def appearance(
 ) -> Look:
     """All that is ours on the Node."""
     names, node, request = facts.rules.names, facts.node, course.flight.request
+    restored = doubted(facts.spec, status)
     wanted: dict[tuple[str, str], str] = {}
     if not course.open:
         # NoExecute only after a boot: it would end what still runs on a node that is merely in doubt.
@@ -43,6 +45,7 @@ def appearance(
     annotations = {
         names.request: request_annotation(request) if request is not None and course.flight.sent else None,
         names.leave: leave_annotation(leaving.leave) if leaving.leave is not None else None,
+        names.restored: restored.since if restored is not None else None,
     }
     if course.open and status.accepted is not None:
         annotations[names.admitted] = _note(status.accepted)

@@ -54,6 +54,11 @@ CODES: Mapping[str, tuple[str, str]] = {
         "The host key that evidence is verified with is not pinned",
         "Probe the host with muster probe and its fingerprint, then run playbooks/admit.yml.",
     ),
+    "LEDGER_RESTORED": (
+        "etcd was restored to an older state, so the ledger may have forgotten a fault of the node: no new work",
+        "Nothing, if its agent runs: the node comes back when the agent has spoken; else look at `systemctl status "
+        "gpu-burnin-watch` on it, or ask for a test: muster node retest NODE --reason REASON.",
+    ),
     "MAINTENANCE": (
         "A maintenance window of the node is near or open",
         "Nothing: no new pods start until it is over, then the node is tested when it is idle.",

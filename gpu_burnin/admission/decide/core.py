@@ -14,10 +14,11 @@ from gpu_burnin.admission.decide.nodes import gated, labelled_ready
 from gpu_burnin.admission.decide.outlook import next_of
 from gpu_burnin.admission.decide.patches import condition_patch, node_patch, our_taints
 from gpu_burnin.admission.decide.remember import examined, remembered
+from gpu_burnin.admission.decide.restored import after_restore, confirmed
 from gpu_burnin.admission.decide.retest import Flight, flight_of, retest_asked, why_asked
 from gpu_burnin.admission.decide.stand import Stand, without_node
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
-from gpu_burnin.admission.decide.words import sentence
+from gpu_burnin.admission.decide.words import PAUSED, sentence
 from gpu_burnin.admission.record import (
     MOST_TRANSITIONS,
     Accepted,
@@ -34,7 +35,7 @@ from gpu_burnin.admission.view import Brake, Decision, Rules, View
 from gpu_burnin.settings.names import ADMITTER_USER
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
-LET_IN, TAKEN_OUT, PAUSED = "let in", "taken from work", "the fleet is paused"
+LET_IN, TAKEN_OUT = "let in", "taken from work"
 _SINCE = "since it was let in last"
 # What a brake's leave is for.
 _LEAVE = {
@@ -46,9 +47,12 @@ _LEAVE = {
 
 
 def decide(view: View, rules: Rules, now: datetime) -> Decision:
-    """Everything that has to change for one node. Deciding again on the result changes nothing."""
+    """Everything that has to change for one node. Deciding again on the result changes nothing.
+
+    A pause holds back what lets a node in and all tests, never what takes one from work.
+    """
     decision = _decide(view, rules, now, None)
-    if view.paused and view.record is not None and _acts(decision, view.record.status):
+    if view.paused and decision.opens and view.record is not None and _acts(decision, view.record.status):
         return withheld(view, decision, f"{PAUSED}: {view.paused}", None, rules, now)
     return decision
 
@@ -56,15 +60,14 @@ def decide(view: View, rules: Rules, now: datetime) -> Decision:
 def withheld(view: View, decision: Decision, why: str, until: datetime | None, rules: Rules, now: datetime) -> Decision:
     """What is left of a decision that gets no leave: what was seen is kept, and `status.next` says what waits for what.
 
-    What needs no leave, such as what a person asks or the taint of a maintenance window, is still done, unless the
-    fleet is paused. Said again, nothing changes, though `until` moves.
+    What needs no leave, such as what a person asks or the taint of a maintenance window, is still done. Said again,
+    nothing changes, though `until` moves.
     """
     record = view.record
     if record is None:
         return Decision(decision.status)
-    if view.paused or decision.needs is None:
+    if decision.needs is None or (view.paused and decision.opens):
         rest = _stay(view, record.spec, record.status, rules, now)
-        rest = Decision(rest.status, wake_at=rest.wake_at)
     else:
         rest = _decide(view, rules, now, decision.needs)
     what = f"{decision.status.state} ({decision.status.code})"
@@ -90,6 +93,7 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
     facts = Facts(view, view.node, spec, status, evidence, rules, now)
     flight = flight_of(facts, calendar)
     under_test = flight.sent and not flight.unanswered
+    facts = replace(facts, status=confirmed(facts, flight))
     facts = replace(
         facts,
         status=_asked_done(facts, flight),
@@ -111,7 +115,7 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
 
 def _judged(facts: Facts, denied: Brake | None) -> Judged:
     """What is true of it, without the fault where nobody gave leave to act on one."""
-    judged = judge(facts)
+    judged = after_restore(facts, judge(facts))
     return replace(judged, fault="") if denied is Brake.GATE else judged
 
 
@@ -141,6 +145,7 @@ def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course
         evict=leaving.evict,
         told=leaving.told,
         wake_at=_wake(facts, status, judged, calendar, course, leaving.wake_at),
+        opens=course.open,
     )
 
 
@@ -164,11 +169,15 @@ def _boot_tests(facts: Facts, request: Request | None) -> BootTests | None:
 
 
 def _stay(view: View, spec: Spec, before: Status, rules: Rules, now: datetime) -> Decision:
-    """The node stays as it is, but for what was seen and for the taint of a maintenance window."""
+    """The node stays as it is, but for what was seen and for the taint of a maintenance window.
+
+    A pause holds back the end of a window, and not its begin.
+    """
     evidence = examined(view, spec, before)
     calendar = windows(view, before, rules, now)
     status = _maintenance_told(remembered(view, before, spec, evidence, now, rules), calendar, now)
-    patch = maintenance_patch(view.node, calendar, rules.names) if view.node is not None else None
+    stays = view.node is None or (view.paused and not calendar.why)
+    patch = maintenance_patch(view.node, calendar, rules.names) if view.node is not None and not stays else None
     return Decision(status, patch, wake_at=calendar.changes_at)
 
 
@@ -177,7 +186,7 @@ def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
     message = f"{view.name}: it has no NodeAdmission; add it to the inventory and run site.yml, or delete its Node"
     status = Status(code="NOT_PROVISIONED", message=message)
     node, names = view.node, rules.names
-    if node is None or view.paused or not (gated(node, names) or labelled_ready(node)):
+    if node is None or not (gated(node, names) or labelled_ready(node)):
         return Decision(status)
     was_open = not gated(node, names)
     patch = node_patch(node, shut(node, names), (names.preflight,))

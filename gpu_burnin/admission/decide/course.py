@@ -9,6 +9,7 @@ from gpu_burnin.admission.decide.judge import GPUS_MISSING, Facts, Judged, missi
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
 from gpu_burnin.admission.decide.nodes import gated
 from gpu_burnin.admission.decide.outlook import next_of
+from gpu_burnin.admission.decide.restored import doubted
 from gpu_burnin.admission.decide.stand import ASKED_CODES, Stand, stand_of
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, brief, sentence
@@ -58,14 +59,15 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
 
 
 def _leave_to_gate(facts: Facts, judged: Judged, stand: Stand, was_open: bool) -> Brake | None:
-    """The leave to keep it from work: none for a boot, nor for what a person asks.
+    """The leave to keep it from work: none for a boot, after a restore of etcd, nor for what a person asks.
 
     A hold asks that new work stays away and no more: to ask the work on it to leave is the admitter's own step.
     """
     held = active(facts.spec.hold, facts.now) is not None and facts.status.state is State.HELD
     asked = stand.who or active(facts.spec.quarantine, facts.now) is not None
     own_step = was_open or (held and judged.fault)
-    return Brake.GATE if own_step and not asked and not judged.rebooted else None
+    free = asked or judged.rebooted or doubted(facts.spec, facts.status) is not None
+    return Brake.GATE if own_step and not free else None
 
 
 def _braked(facts: Facts, judged: Judged, flight: retest.Flight) -> Stand:

@@ -24,6 +24,7 @@ MOST_BOOT_TESTS = 2
 # The work on these is lost: nothing is won by letting it end.
 FATAL = frozenset({"GPU_LOST", "XID_FATAL"})
 GPUS_MISSING, HARDWARE_CHANGED = "GPUS_MISSING", "HARDWARE_CHANGED"
+LEDGER_RESTORED = "LEDGER_RESTORED"
 # What ends by itself in a burn-in that the node starts at its boot.
 _AWAITED = frozenset({"EVIDENCE_MISSING", "EVIDENCE_BOOT", "REBOOTED"})
 

@@ -16,6 +16,7 @@ _AWAITED = {
     "EVIDENCE_MISSING": "its first burn-in has to pass (site.yml starts it)",
     "EVIDENCE_SIMULATED": "it needs a pass on real hardware",
     "HOST_KEY_UNKNOWN": "its host key has to be pinned",
+    "LEDGER_RESTORED": "its agent has to say its newest evidence anew, which it does by itself when it runs",
     "NODE_ABSENT": "kubelet has to register the node, which it does once a burn-in of this boot has passed",
     "NODE_UNKNOWN": "kubelet has to report again",
     "NODE_UNREPORTED": "kubelet has to report the node's status",

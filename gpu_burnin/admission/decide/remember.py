@@ -19,6 +19,7 @@ from gpu_burnin.node.store import MAX_SEQUENCE
 from gpu_burnin.types import Action, Verdict
 
 _MOST_CHARS = 64
+EVIDENCE_REPLAYED = "EVIDENCE_REPLAYED"
 
 
 def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: datetime, rules: Rules) -> Status:
@@ -30,13 +31,14 @@ def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: 
             code=status.code,
             message=status.message,
             host_key=spec.identity.host_key,
-            highest_sequence=spec.identity.carried_sequence,
-            highest_report_sha256=spec.identity.carried_report_sha256,
             use=status.use,
             retested=status.retested,
             power_cycle=status.power_cycle,
+            confirmed=status.confirmed,
             transitions=status.transitions,
         )
+    sequence, report = _highest(spec, status)
+    status = replace(status, highest_sequence=sequence, highest_report_sha256=report)
     statement = evidence.statement
     if statement is not None and evidence.code is None:
         asks_for_power = statement.verdict is Verdict.FAIL and statement.action == Action.POWER_CYCLE
@@ -66,9 +68,7 @@ def examined(view: View, spec: Spec, status: Status) -> Evidence:
                 f"node's machine {machine or reported}"
             )
             return replace(evidence, code="EVIDENCE_NODE", message=message)
-    seen, report = spec.identity.carried_sequence, spec.identity.carried_report_sha256
-    if status.host_key == spec.identity.host_key:
-        seen, report = status.highest_sequence, status.highest_report_sha256
+    seen, report = _highest(spec, status)
     same = statement.sequence == seen and statement.report_sha256 == report
     if statement.sequence <= seen and not same:
         message = (
@@ -76,7 +76,7 @@ def examined(view: View, spec: Spec, status: Status) -> Evidence:
             f"with another report; ask for a test, whose number begins above {seen}: muster node retest {name} "
             "--reason REASON"
         )
-        return replace(evidence, code="EVIDENCE_REPLAYED", message=message)
+        return replace(evidence, code=EVIDENCE_REPLAYED, message=message)
     return evidence
 
 
@@ -85,6 +85,14 @@ def _power_cycled(status: Status, spec: Spec) -> bool:
     since = when(status.power_cycle.since) if status.power_cycle is not None else None
     asks = (ask for ask in (spec.retest, spec.repair) if ask is not None and ask.power_cycled)
     return since is not None and any((when(ask.since) or LONG_AGO) >= since for ask in asks)
+
+
+def _highest(spec: Spec, status: Status) -> tuple[int, str]:
+    """The highest sequence that was ever seen of the pinned key, by this record or before it, and its report."""
+    carried = spec.identity.carried_sequence, spec.identity.carried_report_sha256
+    if status.host_key != spec.identity.host_key or carried[0] > status.highest_sequence:
+        return carried
+    return status.highest_sequence, status.highest_report_sha256
 
 
 def rank(level: str) -> int:

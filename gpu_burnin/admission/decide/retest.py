@@ -10,12 +10,12 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpu_burnin.admission.decide.judge import Facts, Judged
+from gpu_burnin.admission.decide.judge import LEDGER_RESTORED, Facts, Judged
 from gpu_burnin.admission.decide.maintenance import OVER, Windows, ended_at
 from gpu_burnin.admission.decide.nodes import annotation, gated
 from gpu_burnin.admission.decide.remember import rank
 from gpu_burnin.admission.decide.times import later, stamp, when
-from gpu_burnin.admission.decide.words import active, sentence
+from gpu_burnin.admission.decide.words import PAUSED, active, sentence
 from gpu_burnin.admission.record import Ask, Request, State
 from gpu_burnin.engine.plan import LEVELS
 from gpu_burnin.node.agent_note import Asked, note_text
@@ -69,6 +69,8 @@ def flight_of(facts: Facts, maintenance: Windows) -> Flight:
     since = when(request.since) or facts.now
     settled = later(since, facts.rules.settle_s)
     if not is_sent(facts, request):
+        if facts.view.paused:
+            return Flight(request)
         if facts.busy:
             return Flight(gave_up="a pod with GPUs came before the test began")
         if maintenance.why:
@@ -126,6 +128,8 @@ def kept(facts: Facts, wanted: Wish) -> bool:
 def obstacle(facts: Facts, judged: Judged, wanted: Wish, maintenance: Windows) -> tuple[str, datetime | None]:
     """Why the wanted test cannot be asked for now, "" when it can; and when that ends, None where something must."""
     now, status = facts.now, facts.status
+    if facts.view.paused:
+        return f"{PAUSED}: {facts.view.paused}", None
     planned = status.next
     again = when(planned.at) if planned is not None and planned.what == AGAIN else None
     if planned is not None and again is not None and now < again:
@@ -141,8 +145,8 @@ def obstacle(facts: Facts, judged: Judged, wanted: Wish, maintenance: Windows) -
     if wanted.mine and not judged.fit:
         patience = _patience(facts, judged)
         if patience is not None and now < patience:
-            late = "if its own burn-in has not come by then"
-            return late if judged.awaited else "the last test has cleared nothing", patience
+            awaited = "its agent has not spoken" if judged.code == LEDGER_RESTORED else "its own burn-in has not come"
+            return f"if {awaited} by then" if judged.awaited else "the last test has cleared nothing", patience
     return "", None
 
 

@@ -11,6 +11,8 @@ from gpu_burnin.node.evidence import Statement
 from gpu_burnin.types import Verdict
 
 MOST_CHARS = 300
+# How the reason begins of what a pause holds back.
+PAUSED = "the fleet is paused"
 # Of a finding that stands beside a person's words.
 _BRIEF_CHARS = 140
 # The value of a taint is a label's: at most 63 of these.

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gpu_burnin.admission.client import Object
+from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
 from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.record import NodeAdmission, State, Use, parse
 from gpu_burnin.admission.service.packed import PackedStore
@@ -174,13 +175,18 @@ class Records(PackedStore):
         return parse(document)
 
     def held_back(self, *states: State) -> set[str]:
-        """Nodes in these states that had been let in, and of which no person asks anything now."""
-        now, found = datetime.now(UTC), (self._held_back[state] for state in states)
-        return {name for name in set().union(*found) if not self._asked(name, now)}
+        """Nodes in these states that had been let in, of which no person asks anything now.
 
-    def _asked(self, name: str, now: datetime) -> bool:
+        Nor are those meant that wait for their agents after etcd was restored: that is the restore's doing.
+        """
+        now, found = datetime.now(UTC), (self._held_back[state] for state in states)
+        return {name for name in set().union(*found) if not self._excused(name, now)}
+
+    def _excused(self, name: str, now: datetime) -> bool:
         summary = self.summaries.get(name)
-        return summary is not None and summary.asked_until is not None and now < summary.asked_until
+        if summary is None:
+            return False
+        return summary.code == LEDGER_RESTORED or (summary.asked_until is not None and now < summary.asked_until)
 
     def _index(self, name: str, summary: Summary | None) -> None:
         old = self.summaries.pop(name, None)

@@ -82,7 +82,7 @@ class Keeper:
         decision = decide(view, self.rules, now)
         self.metrics.add("decisions")
         brake, wait_s = decision.needs, 0.0
-        if brake is not None and not view.paused:
+        if brake is not None:
             leave = self.brakes.ask(brake, name)
             if leave is not GRANTED:
                 self.metrics.add("brake_denials", {"brake": str(brake)})
@@ -98,7 +98,7 @@ class Keeper:
         except BaseException:
             self.brakes.broke_off(name)
             raise
-        if not wait_s and not (view.paused and brake is not None):
+        if not wait_s:
             self.brakes.settled(name)
             if brake is Brake.JOIN:
                 self.metrics.add("joins")
@@ -236,8 +236,6 @@ class Keeper:
 
     def _evict(self, view: View, decision: Decision) -> datetime | None:
         """Ask pods to leave, and tell those that hold; when to ask again those that could not."""
-        if view.paused:
-            return None
         leave = decision.status.leave
         why = leave.why if leave else decision.status.message
         self.evictor.tell(view.name, decision.told, why)

@@ -307,7 +307,9 @@ class Term:
         if why == before:
             return
         self._was_paused = why
-        self.journal.say(f"paused {why}: no Node is changed" if why else "the pause is over: all nodes are looked at")
+        self.journal.say(
+            f"paused {why}: no node is let in or tested" if why else "the pause is over: all nodes are looked at"
+        )
         self._look_at_all()
 
     def _timetable(self) -> None:

@@ -27,7 +27,7 @@ TABLE: Mapping[str, Row] = {
         "Say whether this host's API server keeps the gate.",
     ),
     "node": (f"{_ROOM}.node", "node", "Hold nodes, release them, quarantine them, or have them tested."),
-    "pause": (f"{_ROOM}.node", "pause", "Pause the fleet: no node is let in, tested or taken out."),
+    "pause": (f"{_ROOM}.node", "pause", "Pause the fleet: no node is let in or tested."),
     "plan": (f"{_ROOM}.plan", "plan", "Say what the planned size of a fleet asks for, before anything is built."),
     "probe": (f"{_ROOM}.probe", "probe", "Try many hosts at once: TCP, SSH, host key, login."),
     "resume": (f"{_ROOM}.node", "resume", "End the fleet's pause."),

@@ -133,7 +133,7 @@ def release(**asked: Any) -> None:
 @click.option("--until", callback=_until, metavar="TIME|DURATION", help="When it ends: RFC 3339, or 2h, 7d.")
 @cluster_options
 def pause(reason: str, until: str, kubeconfig: Path, domain: str) -> None:
-    """Pause the fleet: no node is let in, tested or taken out.
+    """Pause the fleet: no node is let in or tested.
 
     The admitter goes on watching, and says what it would do.
     """

@@ -106,9 +106,12 @@ def follows(record: NodeAdmission, verb: Verb, ask: Ask, hindrance: str) -> str:
     return "it comes back within seconds when its proof holds; else it is tested first"
 
 
-def hindrance(api: KubeApi, now: datetime) -> str:
-    """Why nothing follows for now, "" where an admitter is at work. Raises ApiError."""
-    if standing_pause(api, now) is not None:
+def hindrance(api: KubeApi, verb: Verb, now: datetime) -> str:
+    """Why nothing follows for now, "" where an admitter is at work. Raises ApiError.
+
+    A pause keeps no node at work that a person wants out.
+    """
+    if verb in (Verb.RETEST, Verb.RELEASE) and standing_pause(api, now) is not None:
         return "the fleet is paused: nothing follows until `muster resume`"
     try:
         lease = api.find(LEASE_PATH, "read the admitter's lease")
@@ -140,7 +143,7 @@ def user(api: KubeApi) -> str:
 
 def ask_all(api: KubeApi, names: Names, nodes: Iterable[str], verb: Verb, ask: Ask) -> Iterator[Asked]:
     """Ask it of each node; one that cannot be asked keeps no other from it. Raises ApiError without an API."""
-    hindered = hindrance(api, datetime.now(UTC))
+    hindered = hindrance(api, verb, datetime.now(UTC))
     for node in dict.fromkeys(nodes):
         try:
             yield replace(_ask(api, names, node, verb, ask, hindered), coming=not hindered)
@@ -211,7 +214,10 @@ def pause(api: KubeApi, who: str, why: str, until: str = "") -> tuple[bool, str]
     }
     if standing is None:
         api.create(_CONFIG_MAPS, document, "pause the fleet")
-        return True, "paused: the admitter lets no node in, tests none and takes none out until `muster resume`"
+        return (
+            True,
+            "paused: the admitter lets no node in and tests none until `muster resume`; a faulty one still goes out",
+        )
     before: Mapping[str, str] = standing.get("data") or {}
     said = f"{before.get('who') or 'somebody'} ({before.get('why') or 'no reason given'})"
     if before == data:

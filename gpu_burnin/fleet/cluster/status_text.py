@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
 from gpu_burnin.admission.record import State
 from gpu_burnin.fleet.cluster.admissions import Snapshot
 from gpu_burnin.fleet.cluster.rows import NEEDS_PERSON, Row, names_of
@@ -60,7 +61,13 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
         until = f" until {fleet.pause['until']}" if fleet.pause.get("until") else ""
         found.append(
             f"PAUSED by {fleet.pause.get('who') or 'somebody'}{until}: {fleet.pause.get('why') or 'no reason given'}; "
-            "no node is let in, tested or taken out until `muster resume`"
+            "no node is let in or tested until `muster resume`; what is faulty is still taken out"
+        )
+    if doubted := [row.name for row in fleet.rows if row.code == LEDGER_RESTORED]:
+        verb, whose = ("take", "their agents have") if len(doubted) > 1 else ("takes", "its agent has")
+        found.append(
+            f"RESTORED: etcd was restored to an older state; {names_of(doubted, _MOST_NAMES)} {verb} no new work "
+            f"until {whose} spoken or a test is done"
         )
     if fleet.brake:
         found.append(f"BRAKE: {fleet.brake}")

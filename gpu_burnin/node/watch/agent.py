@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,8 @@ class Agent:
         # A GPU that is lost no longer says who it is.
         self._labels: dict[str, str] = {}
         self._told: dict[str, str] = {}
+        # The restore of etcd that the own Node tells of.
+        self._restored = ""
         # Something came that the numbers may have to tell at once.
         self._news = False
         if self.memory.problem:
@@ -143,6 +145,7 @@ class Agent:
             return
         self.registration.present()
         found = annotations_of(node)
+        self._restored = _text(found.get(self._config.publish.names.restored)) or ""
         self._say_if(self.requests.take(_text(found.get(self._config.publish.names.request)), now_s))
         try:
             if leave_file.write(_text(found.get(self._config.publish.names.leave)), self._leave):
@@ -187,9 +190,12 @@ class Agent:
             speaks, evidence = True, None
         elif speaks and evidence is None and self._burning(now_s):
             speaks = False
+        note = self.note()
         if speaks:
             found[names.evidence] = evidence
-        return {**found, names.agent: note_text(self.note())}
+            # Not before the Node says what this node has to say: a restored Node still has evidence of before.
+            note = replace(note, restored=self._restored)
+        return {**found, names.agent: note_text(note)}
 
     def note(self) -> AgentNote:
         """What the agent says of itself."""

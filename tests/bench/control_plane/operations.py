@@ -76,7 +76,7 @@ def restored(clients: Clients) -> Cost:
     What was acknowledged before the snapshot began and after the playbook had ended has to be there.
     """
     fleet = clients.fleet
-    place = _second_place(fleet)
+    place = second_place(fleet)
     play(["site.yml", "--limit", "etcd", *place], "backup-set-up")
     uids = {node: fleet.get("node", node)["metadata"]["uid"] for node in NODES}
     try:
@@ -88,7 +88,7 @@ def restored(clients: Clients) -> Cost:
             _deploy(fleet, "late")
             clients.write_on(50)
             began_s = time.monotonic()
-            play(["playbooks/etcd_restore.yml", *_newest(fleet), "-e", "confirm=lab-main"], "restore")
+            play(["playbooks/etcd_restore.yml", *newest_snapshot(fleet), "-e", "confirm=lab-main"], "restore")
             during = clients.acknowledged()
             wait_for_health(fleet)
             _scale(fleet, "kept", 2)
@@ -127,7 +127,7 @@ def _leaves(fleet: Fleet) -> dict[str, bytes]:
     return {str(one.relative_to(pki)): one.read_bytes() for one in pki.glob("*/*.crt") if one.name != "ca.crt"}
 
 
-def _second_place(fleet: Fleet) -> list[str]:
+def second_place(fleet: Fleet) -> list[str]:
     """A user on a host of the lab who may do SFTP alone; the variables that name it, as words for ansible-playbook."""
     vault = fleet.lab.state / "vault"
     vault.mkdir(mode=0o700, exist_ok=True)
@@ -156,7 +156,7 @@ def _second_place(fleet: Fleet) -> list[str]:
     return ["-e", f"@{named}"]
 
 
-def _newest(fleet: Fleet) -> list[str]:
+def newest_snapshot(fleet: Fleet) -> list[str]:
     """The newest snapshot, fetched to the controller, as words for the restore."""
     folder = fleet.lab.state / f"hosts/{VAULT}/merged{PLACE}/snapshots"
     newest = max(folder.glob("lab-main-*.tar.age"))

@@ -56,6 +56,9 @@ def test_without_the_clusters_name_it_tells_what_it_would_do(restore: Callable[.
         assert "revision 7, 3 keys" in said
         assert "stops every API server meanwhile: etcd-1" in said
         assert "add `-e confirm=lab-main`. Nothing was done." in said
+        # Nobody is there to say what the nodes were.
+        assert "Every node takes no new work afterwards until its agent has spoken" in said
+        assert "no member of etcd answers" in said
 
 
 @pytest.mark.slow

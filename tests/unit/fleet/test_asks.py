@@ -158,8 +158,15 @@ def test_what_follows_depends_on_the_node_and_on_the_pause(api: FakeApi, tmp_pat
     ask("quarantine", "gpu-1", "--reason", "two")
     assert "it stays in the quarantine that muster:admin" in ask("retest", "gpu-1", "--reason", "x")
     api.put("configmaps", pause(who="ann", why="works"))
-    told = json.loads(run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "y", "--json").stdout)
-    assert told[0]["changed"] and told[0]["follows"].startswith("the fleet is paused")
+
+    def follows(verb: str) -> str:
+        told = json.loads(run(api, tmp_path, "node", verb, "gpu-1", "--reason", "y", "--wait", "0s", "--json").stdout)
+        assert told[0]["changed"]
+        return str(told[0]["follows"])
+
+    # A pause keeps nothing at work that a person wants out.
+    verbs = ("hold", "quarantine", "retest", "release")
+    assert [follows(verb).startswith("the fleet is paused") for verb in verbs] == [False, False, True, True]
 
 
 def test_a_hold_that_is_over_is_not_told_as_the_present_one(api: FakeApi, tmp_path: Path) -> None:

@@ -141,8 +141,8 @@ def test_a_brake_of_a_node_without_ledger_is_told_by_the_alarm(
 
 
 def test_nodes_that_take_no_work_are_not_counted_as_ready(api: FakeApi, tmp_path: Path) -> None:
-    """By the ledger all of them are: behind a pause, or for what is not the admitter's to say."""
-    waits = {"what": "taken from work", "why": "the fleet is paused: ann: power works", "at": ""}
+    """By the ledger all of them are: behind a brake, or for what is not the admitter's to say."""
+    waits = {"what": "taken from work", "why": "the share is reached", "at": ""}
     taints = {name: [{"key": f"muster.dev/{name}", "effect": "NoSchedule"}] for name in ("maintenance", "preflight")}
     api.put("nodeadmissions", admission("gpu-0", code="PASS", next=waits))
     api.put("nodes", node("gpu-1", ready="False"))
@@ -160,8 +160,15 @@ def test_nodes_that_take_no_work_are_not_counted_as_ready(api: FakeApi, tmp_path
     assert "system-1" not in states and sum(fleet.states.values()) == len(fleet.rows) == 9
     needed = [row.needs_person for row in fleet.waiting]
     assert needed == sorted(needed, reverse=True), "what needs a person stands first"
-    assert "BRAKE" not in status_text.render(fleet), "it is paused, which is said by itself"
+    assert "BRAKE: gpu-0 should be kept from work and is not: the share is reached" in status_text.render(fleet)
     assert status_page.render(fleet, nothing()).count("there is no Node object") == 1
+
+
+def test_after_a_restore_the_nodes_that_wait_for_their_agents_are_named(api: FakeApi, tmp_path: Path) -> None:
+    assert "RESTORED" not in status_text.render(read(api, tmp_path))
+    api.put("nodeadmissions", admission("gpu-7", "suspect", code="LEDGER_RESTORED"))
+    said = " ".join(status_text.render(read(api, tmp_path)).split())
+    assert "RESTORED: etcd was restored to an older state; gpu-7 takes no new work until its agent has spoken" in said
 
 
 def test_a_node_whose_first_burn_in_failed_needs_a_person(api: FakeApi, tmp_path: Path) -> None:

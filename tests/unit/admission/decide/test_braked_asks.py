@@ -13,7 +13,18 @@ from gpu_burnin.admission.view import Brake, View
 from gpu_burnin.node.agent_note import AgentNote
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2, NOW
-from tests.support.decide_helpers import GPU_POD, PASSED, RULES, Seen, carried_out, changed, ready_view, seen, settled
+from tests.support.decide_helpers import (
+    GPU_POD,
+    PASSED,
+    RULES,
+    Seen,
+    carried_out,
+    changed,
+    ready_view,
+    seen,
+    settled,
+    shown,
+)
 
 XID = replace(
     PASSED, verdict=Verdict.FAIL, sequence=6, level="watch", code="XID_FATAL", message="XID 79 on GPU 3: it is lost"
@@ -41,9 +52,8 @@ def shows(view: View) -> Seen:
     if decision.needs is Brake.GATE:
         still = withheld(view, decision, BRAKE, NOW + timedelta(minutes=1), RULES, NOW)
         assert (still.node_patch, still.node_status_patch, still.evict) == (None, None, ())
-    node = view.node
-    assert node is not None
-    return seen(replace(view, paused="look only"))
+        decision = still
+    return shown(view, decision)
 
 
 def test_a_brake_leaves_it_at_work_and_the_record_names_the_finding() -> None:

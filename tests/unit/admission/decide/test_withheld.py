@@ -79,25 +79,38 @@ def test_a_boot_and_a_person_need_no_leave() -> None:
         assert decide(ready_view(spec=spec), RULES, NOW).needs is None
 
 
+def gate_of(view: View) -> set[tuple[str, str]]:
+    """What of a Node keeps pods away that a fault or a doubt has put there."""
+    assert view.node is not None
+    keys = {"muster.dev/preflight", "muster.dev/quarantine"}
+    return {(t["key"], t["effect"]) for t in view.node["spec"].get("taints", []) if t["key"] in keys}
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_in_a_pause_no_node_is_changed_and_the_record_says_what_would_be(name: str) -> None:
+def test_a_pause_holds_back_what_lets_in_and_tests_and_never_what_takes_out(name: str) -> None:
     case = CASES[name]
     view = replace(case.view(), paused="bob: driver rollout")
     free, decision = decide(replace(view, paused=""), RULES, case.now), decide(view, RULES, case.now)
-    assert (decision.node_patch, decision.node_status_patch, decision.evict) == (None, None, ())
     assert view.record is not None
-    assert (decision.status.state, decision.status.request) == (view.record.status.state, view.record.status.request)
-    if free.node_patch:
-        assert decision.status.next and "driver rollout" in decision.status.next.why
+    before = view.record.status
+    assert decision.status.request in (None, before.request), "a test was asked for"
+    held_back = free.opens or free.needs is Brake.EXPIRE
+    if held_back:
+        taints = {p["value"][-1]["key"] for p in decision.node_patch or () if p["path"] == "/spec/taints"}
+        assert taints <= {"muster.dev/maintenance"}
+        assert (decision.node_status_patch, decision.evict, decision.status.state) == (None, (), before.state)
+        if free.node_patch and not taints:
+            assert decision.status.next and "driver rollout" in decision.status.next.why
+    else:
+        assert (decision.status.state, decision.status.code) == (free.status.state, free.status.code)
+        assert (decision.evict, decision.needs) == (free.evict, free.needs)
+        assert gate_of(carried_out(view, decision)) == gate_of(carried_out(view, free))
     after = carried_out(view, decision)
     assert carried_out(after, decide(after, RULES, case.now)) == after
     # Lost: nothing. With the pause over, what it would have done is done.
     resumed = decide(replace(after, paused=""), RULES, case.now)
-    assert (resumed.status.state, resumed.status.code, resumed.needs) == (
-        free.status.state,
-        free.status.code,
-        free.needs,
-    )
+    assert (resumed.status.state, resumed.status.code) == (free.status.state, free.status.code)
+    assert resumed.needs is (free.needs if held_back else None)
 
 
 def test_a_node_without_record_is_gated_if_it_was_let_in_and_never_let_in() -> None:

@@ -71,20 +71,19 @@ def test_the_patch_of_a_leader_that_wakes_meets_a_conflict(
     assert "fenced" in api.nodes["gpu-1"]["metadata"]["annotations"][NAMES.admitted]
 
 
-def test_a_pause_keeps_the_next_leader_from_any_write_to_the_node(
+def test_a_pause_keeps_no_leader_from_keeping_a_node_out(
     api: FakeApi, fleet: Fleet, shut: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The one before may not write any more either: its lease is over."""
     pause: dict[str, Any] = {"metadata": {"namespace": SYSTEM_NAMESPACE, "name": PAUSE}}
     api.put("configmaps", {**pause, "data": {"who": "ada", "why": "power work", "until": ""}})
     fleet.ask("gpu-1", hold=ASK)
     with working(api, tmp_path, "second"):
-        until("what waits", lambda: "power work" in str(fleet.status("gpu-1").get("next")))
-        assert fleet.status("gpu-1")["state"] == "ready"
-        assert not [path for path, _ in api.bodies if path.startswith(NODE)]
-        api.remove("configmaps", f"{SYSTEM_NAMESPACE}/{PAUSE}")
         until("the hold", lambda: fleet.status("gpu-1")["state"] == "held")
-        assert [path for path, _ in api.bodies if path.startswith(NODE)]
+        fleet.ask("gpu-1", hold=None)
+        until("what waits", lambda: "power work" in str(fleet.status("gpu-1").get("next")))
+        assert "preflight:NoSchedule" in fleet.taints("gpu-1")
+        api.remove("configmaps", f"{SYSTEM_NAMESPACE}/{PAUSE}")
+        until("the way back", lambda: fleet.status("gpu-1")["state"] == "ready")
 
 
 def test_a_hold_that_comes_while_the_node_is_written_is_looked_at_next(

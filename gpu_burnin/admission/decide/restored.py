@@ -1,0 +1,45 @@
+"""A ledger that went back: etcd was restored, so the record may know less than was known of the node. Pure.
+
+The provisioner names the restore in the spec. The node takes no new work until its agent has named that restore on the
+Node, in one write with its newest evidence, or until a test that was asked for since is answered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_burnin.admission.decide.judge import LEDGER_RESTORED, Facts, Judged
+from gpu_burnin.admission.decide.remember import EVIDENCE_REPLAYED
+from gpu_burnin.admission.decide.retest import Flight
+from gpu_burnin.admission.decide.words import sentence
+from gpu_burnin.admission.record import Ask, Spec, State, Status
+
+
+def doubted(spec: Spec, status: Status) -> Ask | None:
+    """The restore after which nothing has confirmed the node yet, None where there is none."""
+    restored = spec.restored
+    return restored if restored is not None and restored.since != status.confirmed else None
+
+
+def confirmed(facts: Facts, flight: Flight) -> Status:
+    """The status that knows whether agent or test have spoken since the restore."""
+    restored, request = doubted(facts.spec, facts.status), facts.status.request
+    if restored is None:
+        return facts.status
+    spoken = facts.view.agent is not None and facts.view.agent.restored == restored.since
+    tested = flight.answered and request is not None and request.since >= restored.since
+    return replace(facts.status, confirmed=restored.since) if spoken or tested else facts.status
+
+
+def after_restore(facts: Facts, judged: Judged) -> Judged:
+    """What is true of a node in this doubt: what speaks against it counts, what speaks for it is of the snapshot."""
+    restored = doubted(facts.spec, facts.status)
+    if restored is None or not (judged.fit or judged.due or judged.code == EVIDENCE_REPLAYED):
+        return judged
+    late = f"; {facts.unanswered}" if facts.unanswered else ""
+    message = (
+        f"{facts.view.name}: etcd was restored to an older state ({restored.why}), its agent has not spoken since{late}"
+    )
+    return Judged(
+        State.SUSPECT, LEDGER_RESTORED, sentence(message), rebooted=judged.rebooted, retest=True, awaited=True
+    )

@@ -1,0 +1,80 @@
+"""etcd is put back under a fleet at work: all of it is closed at once, and each node comes back by its agent's word."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from gpu_burnin.admission import restore
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.record import NodeAdmission, State, parse
+from gpu_burnin.admission.service.brakes import Brakes
+from gpu_burnin.admission.service.cache import Records
+from gpu_burnin.admission.view import Brake
+from gpu_burnin.node.agent_note import AgentNote, note_text
+from gpu_burnin.types import Verdict
+from tests.support.admission_helpers import BOOT
+from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working
+from tests.support.fake_api import FakeApi
+from tests.unit.admission.service.test_brakes import granted, put
+
+SINCE, TAKEN = "2026-11-21T11:59:00Z", "2026-11-21T11:00:00Z"
+GPUS = [f"gpu-{number}" for number in range(1, 6)]
+
+
+def entry(api: FakeApi, name: str) -> NodeAdmission:
+    return parse(api.objects["nodeadmissions"][name])
+
+
+def test_known_faults_and_asks_stay_out_and_agents_bring_the_others_back(
+    api: FakeApi, fleet: Fleet, tmp_path: Path
+) -> None:
+    """gpu-1 and gpu-3 had an agent that is alive, of gpu-2 (XID 79 since the snapshot) it is dead; gpu-4 was held."""
+    api.put("customresourcedefinitions", crd(NAMES))
+    fleet.prove(*GPUS)
+    with working(api, tmp_path, "api-1", joins_per_s=100.0) as admitter:
+        until("the fleet at work", lambda: all(map(fleet.ready, GPUS)))
+        snapshot = copy.deepcopy({kind: api.objects[kind] for kind in ("nodes", "nodeadmissions")})
+        fleet.publish("gpu-2", verdict=Verdict.FAIL, sequence=9, level="watch", code="XID_FATAL", message="XID 79")
+        until("the fault", lambda: fleet.status("gpu-2")["state"] == "quarantined")
+        fleet.ask("gpu-4", hold=ASK)
+        until("the hold", lambda: fleet.status("gpu-4")["state"] == "held")
+        before = {name: entry(api, name) for name in GPUS}
+    for kind, objects in snapshot.items():
+        for item in objects.values():
+            api.put(kind, item)
+    plan = restore.compared(before, {name: entry(api, name) for name in GPUS}, SINCE, TAKEN)
+    assert {one.name for one in plan.nodes} == {"gpu-2", "gpu-4"}
+    everyone = replace(plan, everyone=True)
+    client = KubeApi(api.kubeconfig(tmp_path / "provisioner"))
+    with working(api, tmp_path, "api-2", joins_per_s=100.0) as admitter:
+        restore.carry(client, NAMES, everyone)
+        doubted, left = restore.wait_until_closed(client, NAMES, everyone, 30.0)
+        # More than the share of the fleet that the admitter may close by itself.
+        assert (doubted, left) == (tuple(GPUS), ())
+        told = [line for line in admitter.lines("transition") if "restored to an older state" in line["message"]]
+        assert {line["node"] for line in told} == set(GPUS) - {"gpu-4"}
+        for name in ("gpu-1", "gpu-3", "gpu-4"):
+            annotations = {NAMES.agent: note_text(AgentNote(boot_id=BOOT, restored=SINCE))}
+            api.merge("nodes", name, {"metadata": {"annotations": annotations}})
+        until("those that spoke", lambda: fleet.ready("gpu-1") and fleet.ready("gpu-3"))
+        until("the hold", lambda: fleet.status("gpu-4").get("confirmed") == SINCE)
+    assert fleet.status("gpu-4")["state"] == State.HELD and "preflight:NoSchedule" in fleet.taints("gpu-4")
+    fault = fleet.status("gpu-2")
+    assert (fault["code"], fault["highestSequence"]) == ("LEDGER_RESTORED", 9)
+    assert "before it was quarantined (XID_FATAL)" in fault["message"], json.dumps(fault)
+    assert not fleet.ready("gpu-2") and "preflight:NoSchedule" in fleet.taints("gpu-2")
+
+
+def test_nodes_that_wait_for_their_agents_take_no_place_of_those_that_are_faulty() -> None:
+    records = Records(NAMES)
+    for number in range(20):
+        put(records, f"n{number:02}", "ready")
+    for number in range(10):
+        put(records, f"n{number:02}", "suspect", code="LEDGER_RESTORED", accepted={"sequence": 1})
+    brakes = Brakes(records, 2.0, 0.2, 0.05, lambda fleet: 2)
+    assert brakes.gated() == 0
+    assert granted(brakes, Brake.GATE, "n15") == [True]
