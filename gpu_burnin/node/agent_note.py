@@ -83,10 +83,14 @@ class Revoking:
 
 @dataclass(frozen=True)
 class AgentNote:
-    """The annotation DOMAIN/agent. `boot_id` is the boot in which the agent runs."""
+    """The annotation DOMAIN/agent. `boot_id` is the boot in which the agent runs.
+
+    `heartbeat`: agents of this version renew an AgentHeartbeat. Those of 0.2.0 and before do not, and do not say so.
+    """
 
     boot_id: str = field(metadata={JSON_NAME: "bootID"})
     version: str = ""
+    heartbeat: bool = field(default=False, metadata=_ABSENT)
     request: Answer | None = field(default=None, metadata=_ABSENT)
     warnings: tuple[Warned, ...] = ()
     maintenance: Maintenance | None = field(default=None, metadata=_ABSENT)
