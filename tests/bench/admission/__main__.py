@@ -178,8 +178,8 @@ def heartbeats(bench: Bench) -> None:
     cost = measure_heartbeats(fleet.api, fleet.names, fleet.boot_id, servers, [bench.pid], a_second, writes)
     of_servers, of_admitter = cost.of_nodes(NODES_OF_A_SITE)
     say(
-        f"heartbeats: {cost}; {NODES_OF_A_SITE} nodes: {a_second:.0f} a second, {of_servers:.1%} of a core of API server and "
-        f"etcd, {of_admitter:.1%} of the admitter"
+        f"heartbeats: {cost}; {NODES_OF_A_SITE} nodes: {a_second:.0f} a second, {of_servers:.1%} of a core of API "
+        f"server and etcd, {of_admitter:.1%} of the admitter"
     )
 
 

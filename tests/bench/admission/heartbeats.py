@@ -1,7 +1,8 @@
-"""The heartbeats of all agents, as they renew them: what each costs the API server with etcd, and the admitter that hears."""
+"""The heartbeats of all agents, as they renew them: what each costs API server, etcd and admitter."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,13 @@ REST_S = 20.0
 
 @dataclass(frozen=True)
 class Cost:
-    """So many writes, each by a connection of its own as an agent's, and the processor time of each above rest."""
+    """So many writes, each by a connection of its own as an agent's, and the processor time of each above rest.
+
+    `size_bytes` is an object as the watch sends it.
+    """
 
     writes: int
+    size_bytes: int
     a_second: float
     servers_ms: float
     admitter_ms: float
@@ -29,8 +34,8 @@ class Cost:
     def __str__(self) -> str:
         """In words."""
         return (
-            f"{self.writes} writes, {self.a_second:.0f} a second, each {self.servers_ms:.2f} ms of processor of API server and "
-            f"etcd, {self.admitter_ms:.2f} ms of the admitter"
+            f"{self.writes} writes of {self.size_bytes} bytes, {self.a_second:.0f} a second, each {self.servers_ms:.2f} ms of processor of API "
+            f"server and etcd, {self.admitter_ms:.2f} ms of the admitter"
         )
 
     def of_nodes(self, nodes: int) -> tuple[float, float]:
@@ -65,7 +70,8 @@ def measure_heartbeats(
     each(renew, range(writes), THREADS)
     took_s = work[0].wall_s
     served_s, heard_s = work[0].cpu_s - servers_rest * took_s, work[1].cpu_s - admitter_rest * took_s
-    return Cost(writes, writes / took_s, served_s / writes * 1000, heard_s / writes * 1000)
+    size_bytes = len(json.dumps(api.request("GET", heartbeats_path(NAMES, names[0])), separators=(",", ":")))
+    return Cost(writes, size_bytes, writes / took_s, served_s / writes * 1000, heard_s / writes * 1000)
 
 
 def _first(api: Api, name: str, boot: str) -> None:
