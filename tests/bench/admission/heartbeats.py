@@ -34,8 +34,8 @@ class Cost:
     def __str__(self) -> str:
         """In words."""
         return (
-            f"{self.writes} writes of {self.size_bytes} bytes, {self.a_second:.0f} a second, each {self.servers_ms:.2f} ms of processor of API "
-            f"server and etcd, {self.admitter_ms:.2f} ms of the admitter"
+            f"{self.writes} writes of {self.size_bytes} bytes, {self.a_second:.0f} a second, each "
+            f"{self.servers_ms:.2f} ms of processor of API server and etcd, {self.admitter_ms:.2f} ms of the admitter"
         )
 
     def of_nodes(self, nodes: int) -> tuple[float, float]:
