@@ -43,7 +43,10 @@ class Heartbeats:
         self._lock = threading.Lock()
 
     def put(self, item: Object, *, listed: bool = False) -> str:
-        """See cache.Store. A node is looked at when its agent is heard in a new boot, or when it waits for that."""
+        """See cache.Store. A node is looked at when its agent is heard in a new boot, or when it waits for that.
+
+        A list tells what there is and not since when, so it is no sign of life.
+        """
         name, spec = str(item["metadata"]["name"]), item.get("spec") or {}
         text = "\0".join(str(spec.get(key, "")) for key in ("bootID", "startedAt", "renewTime"))
         with self._lock:
@@ -51,12 +54,15 @@ class Heartbeats:
             old = self._beats.get(name)
             if old is not None and old.text == text:
                 return ""
-            # The first list tells what there is, not since when. What a later one brings anew was written meanwhile.
-            fresh = not listed or (old is not None and old.text is not None)
-            beat = _Beat(text, str(spec.get("bootID", "")), self._listened_s, fresh)
+            beat = _Beat(text, str(spec.get("bootID", "")), self._listened_s, fresh=not listed)
+            new_boot = old is None or old.boot_id != beat.boot_id
+            if listed and old is not None:
+                # It may be of any age, and older than what was heard: an etcd may have been restored.
+                beat.changed_s, beat.told, beat.awaited = old.changed_s, old.told, old.awaited
+                beat.fresh = old.fresh and not new_boot
             self._beats[name] = beat
-            waits = old is None or old.awaited or old.told or old.boot_id != beat.boot_id
-            return name if waits else ""
+            heard = not listed and old is not None and (old.awaited or old.told)
+            return name if new_boot or heard else ""
 
     def drop(self, name: str) -> str:
         """See cache.Store."""

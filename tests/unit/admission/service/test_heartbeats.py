@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gpu_burnin.admission.service import term as term_of_a_leader
 from gpu_burnin.admission.service.cache import Feed
 from gpu_burnin.admission.service.heartbeats import MOST_PAUSE_S, Heartbeats
+from gpu_burnin.admission.settings import RuleSeconds
 from gpu_burnin.admission.view import Heard
 from gpu_burnin.node.agent_note import AgentNote, note_text
 from gpu_burnin.node.heartbeat import Heartbeat, heartbeat_document
@@ -133,13 +138,28 @@ def test_a_pause_as_long_as_between_two_bookmarks_counts() -> None:
     assert leader.heard() == Heard(BOOT, MOST_PAUSE_S)
 
 
-def test_what_came_between_two_lists_was_written_now() -> None:
+def test_a_list_is_no_sign_of_life() -> None:
+    """An etcd that was restored brings an older heartbeat of an agent that is dead."""
+    leader = Leader()
+    leader.list(beat(number=7))
+    leader.feed.put(beat(number=8))
+    assert leader.pass_by(LIMIT_S + 60) == ["gpu-1"]
+    leader.looks.clear()
+    leader.list(beat(number=7), beat("gpu-2"))
+    assert leader.looks == ["gpu-2"]
+    assert leader.heard() == Heard(BOOT, LIMIT_S + 60, fresh=True)
+    assert leader.heard("gpu-2") == Heard(BOOT, 0.0)
+    leader.feed.put(beat(number=9))
+    assert leader.looks == ["gpu-2", "gpu-1"] and leader.heard() == Heard(BOOT, 0.0, fresh=True)
+
+
+def test_a_new_boot_in_a_list_was_not_heard_yet() -> None:
     leader = Leader()
     leader.list(beat())
-    leader.pass_by(100)
-    leader.list(beat(number=1), beat("gpu-2"))
-    assert leader.heard() == Heard(BOOT, 0.0, fresh=True)
-    assert leader.heard("gpu-2") == Heard(BOOT, 0.0)
+    leader.feed.put(beat(number=1))
+    leader.looks.clear()
+    leader.list(beat(boot=BOOT2))
+    assert leader.looks == ["gpu-1"] and leader.heard() == Heard(BOOT2, 0.0)
 
 
 def test_one_that_never_came_is_silent_since_it_is_expected() -> None:
@@ -178,6 +198,36 @@ def test_an_admitter_lets_a_node_in_with_its_agents_first_heartbeat(api: FakeApi
         api.put("agentheartbeats", beat(number=1))
         until("the admission", lambda: fleet.ready("gpu-1"))
         assert term.unwatched() == 0
+
+
+def test_an_admitter_keeps_new_work_from_a_node_whose_agent_falls_silent(
+    api: FakeApi, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed, frozen or masked: nothing comes any more. The pod on it is left alone."""
+    monkeypatch.setattr(term_of_a_leader, "TICK_S", 0.05)
+    api.bookmark_s = 0.05
+    fleet.prove("gpu-1")
+    api.merge(
+        "nodes", "gpu-1", {"metadata": {"annotations": {NAMES.agent: note_text(AgentNote(BOOT, heartbeat=True))}}}
+    )
+    limits: dict[str, Any] = {"max_unready_share": 1.0, "rules": RuleSeconds(agent_silent_s=0.5)}
+    with working(api, tmp_path, **limits) as admitter:
+        number = itertools.count()
+
+        def let_in() -> bool:
+            api.put("agentheartbeats", beat(number=next(number)))
+            return fleet.ready("gpu-1")
+
+        until("the admission", let_in)
+        pod = {"metadata": {"namespace": "jobs", "name": "train", "uid": "u"}, "spec": {"nodeName": "gpu-1"}}
+        api.put("pods", {**pod, "status": {"phase": "Running"}})
+        until("the silence", lambda: fleet.status("gpu-1").get("code") == "AGENT_SILENT")
+        until("the taint", lambda: fleet.taints("gpu-1") == {"preflight:NoSchedule"})
+        assert not fleet.ready("gpu-1") and "jobs/train" in api.objects["pods"]
+        term = admitter.service.term
+        assert term is not None
+        until("its count", lambda: term.unwatched() == 1)
+        until("its way back", let_in)
 
 
 def test_without_the_definition_all_other_work_goes_on(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
