@@ -1,4 +1,5 @@
-"""The CustomResourceDefinition of NodeAdmission, made of the types in record.py: what is not in them is not kept.
+"""The CustomResourceDefinitions of NodeAdmission and AgentHeartbeat, made of the types in record.py and of Heartbeat:
+what is not in them is not kept.
 
 Every text, list and map is bounded, so that no writer can fill etcd with one object.
 """
@@ -12,14 +13,15 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from gpu_burnin.admission.record import Spec, Status
-from gpu_burnin.settings.names import KIND, PLURAL, VERSION, Names
+from gpu_burnin.node.heartbeat import Heartbeat
+from gpu_burnin.settings.names import HEARTBEAT_KIND, HEARTBEAT_PLURAL, KIND, PLURAL, VERSION, Names
 from gpu_burnin.system.codec import json_fields
 
 MOST_CHARACTERS = 1024
 MOST_ITEMS = 64
 # JSON readers that know floating point alone keep integers up to here.
 MOST_INTEGER = 2**53
-# What `kubectl get nodeadmissions` shows: heading, type, path. Those after the first six only with -o wide.
+# What `kubectl get` shows: heading, type, path. Those after the first six only with -o wide.
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("State", "string", ".status.state"),
     ("Reason", "string", ".status.code"),
@@ -32,50 +34,78 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Boot", "string", ".status.accepted.bootID"),
     ("Message", "string", ".status.message"),
 )
+HEARTBEAT_COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("Renewed", "date", ".spec.renewTime"),
+    ("Started", "date", ".spec.startedAt"),
+    ("Boot", "string", ".spec.bootID"),
+)
 _IN_FRONT = 6
 
 
+def definitions(names: Names) -> tuple[dict[str, Any], ...]:
+    """All of the fleet, as the API server wants them."""
+    return crd(names), heartbeat_crd(names)
+
+
 def crd(names: Names) -> dict[str, Any]:
-    """The whole object, as the API server wants it."""
-    columns = [
-        {"name": name, "type": kind, "jsonPath": path, "priority": int(number >= _IN_FRONT)}
-        for number, (name, kind, path) in enumerate(COLUMNS)
-    ]
+    """NodeAdmission's."""
     schema = {
         "type": "object",
         "description": "Whether a GPU node may take work, what is asked of it, and what is known of it.",
         "properties": {"spec": _schema(Spec), "status": _schema(Status)},
     }
+    kept = {"subresources": {"status": {}}, "schema": {"openAPIV3Schema": schema}}
+    return _definition(names.crd, names.domain, (KIND, PLURAL, "na"), COLUMNS, kept)
+
+
+def heartbeat_crd(names: Names) -> dict[str, Any]:
+    """AgentHeartbeat's."""
+    schema = {
+        "type": "object",
+        "description": "That the agent of a GPU node watches its GPUs: it renews this as long as it does.",
+        "properties": {"spec": _schema(Heartbeat)},
+        "required": ["spec"],
+    }
+    kinds = (HEARTBEAT_KIND, HEARTBEAT_PLURAL, "ahb")
+    return _definition(
+        names.heartbeat_crd, names.domain, kinds, HEARTBEAT_COLUMNS, {"schema": {"openAPIV3Schema": schema}}
+    )
+
+
+def _definition(
+    name: str,
+    group: str,
+    kinds: tuple[str, str, str],
+    columns: tuple[tuple[str, str, str], ...],
+    kept: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A definition of kind, plural and short name, with what its version keeps."""
+    kind, plural, short = kinds
+    shown = [
+        {"name": heading, "type": what, "jsonPath": path, "priority": int(number >= _IN_FRONT)}
+        for number, (heading, what, path) in enumerate(columns)
+    ]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": names.crd},
+        "metadata": {"name": name},
         "spec": {
-            "group": names.domain,
+            "group": group,
             "scope": "Cluster",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["na"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
             },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "additionalPrinterColumns": columns,
-                    "schema": {"openAPIV3Schema": schema},
-                }
-            ],
+            "versions": [{"name": VERSION, "served": True, "storage": True, "additionalPrinterColumns": shown, **kept}],
         },
     }
 
 
 def _schema(hint: Any) -> dict[str, Any]:
-    """The structural schema of a type of record.py. Raises TypeError for one that it has no rule for."""
+    """The structural schema of a type. Raises TypeError for one that it has no rule for."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         (kind,) = (one for one in args if one is not NoneType)

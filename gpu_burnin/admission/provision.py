@@ -1,10 +1,11 @@
-"""Writing the inventory into the ledger: the CRD, and one NodeAdmission for each GPU node, by its few fields.
+"""Writing the inventory into the ledger: the CRDs, and one NodeAdmission for each GPU node, by its few fields.
 
 What people ask of a node, and all that the admitter knows, is not touched.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,11 @@ from enum import StrEnum
 from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
-from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.crd import definitions
 from gpu_burnin.admission.objects import covers
 from gpu_burnin.admission.record import Hardware, Identity, NodeAdmission, Proof, Spec, document, parse
-from gpu_burnin.settings.names import KIND, Names
+from gpu_burnin.node.heartbeat import heartbeats_path
+from gpu_burnin.settings.names import HEARTBEAT_KIND, KIND, Names
 from gpu_burnin.system.codec import to_json
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -69,45 +71,60 @@ def define(
     apply: bool,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> bool:
-    """Have the CRD as this version makes it, and served; whether it was (or would be) written. Raises ApiError."""
-    if not _write_definition(api, names, apply=apply):
-        return False
-    if not apply:
-        return True
-    deadline = clock() + SERVED_WITHIN_S
+) -> tuple[str, ...]:
+    """Have the CRDs as this version makes them, and served; those that were (or would be) written. Raises ApiError."""
+    written = tuple(
+        wanted["metadata"]["name"] for wanted in definitions(names) if _write_definition(api, wanted, apply=apply)
+    )
+    if apply:
+        served = {names.crd: admissions_path(names), names.heartbeat_crd: heartbeats_path(names)}
+        deadline = clock() + SERVED_WITHIN_S
+        for name in written:
+            _await_served(api, name, served[name], deadline, clock, sleep)
+    return written
+
+
+def _await_served(
+    api: KubeApi,
+    name: str,
+    path: str,
+    deadline: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> None:
     while True:
         try:
-            api.get(f"{admissions_path(names)}?limit=1", f"list the {KIND}s")
-            return True
+            api.get(f"{path}?limit=1", f"list {name}")
+            return
         except NotFound as error:
             if clock() >= deadline:
                 raise ApiError(
-                    f"{api.server}: {names.crd} is not served {SERVED_WITHIN_S:.0f} s after it was defined; look at "
-                    f"its conditions (kubectl get crd {names.crd} -o yaml)"
+                    f"{api.server}: {name} is not served {SERVED_WITHIN_S:.0f} s after it was defined; look at its "
+                    f"conditions (kubectl get crd {name} -o yaml)"
                 ) from error
         sleep(POLL_S)
 
 
-def _write_definition(api: KubeApi, names: Names, *, apply: bool) -> bool:
-    wanted, path = crd(names), f"{CRDS}/{names.crd}"
+def _write_definition(api: KubeApi, wanted: Mapping[str, Any], *, apply: bool) -> bool:
+    name = wanted["metadata"]["name"]
+    path = f"{CRDS}/{name}"
     for _ in range(_MOST_TRIES):
-        found = api.find(path, f"read the definition {names.crd}")
+        found = api.find(path, f"read the definition {name}")
         if found is not None and covers(found["spec"], wanted["spec"]):
             return False
         if not apply:
             return True
         try:
             if found is None:
-                api.create(CRDS, wanted, f"create the definition {names.crd}")
+                api.create(CRDS, dict(wanted), f"create the definition {name}")
             else:
-                metadata = {"name": names.crd, "resourceVersion": found["metadata"]["resourceVersion"]}
-                api.replace(path, {**wanted, "metadata": metadata}, f"write the definition {names.crd}")
+                metadata = {"name": name, "resourceVersion": found["metadata"]["resourceVersion"]}
+                api.replace(path, {**wanted, "metadata": metadata}, f"write the definition {name}")
             return True
         except Conflict as error:
             # The API server writes the definition's status itself, soon after each change.
             conflict = error
-    raise ApiError(f"the definition {names.crd} changed at each of {_MOST_TRIES} tries ({conflict}); run this again")
+    raise ApiError(f"the definition {name} changed at each of {_MOST_TRIES} tries ({conflict}); run this again")
 
 
 def provision(
@@ -131,7 +148,7 @@ def provision(
     that is new. `keep` is told of them (node, host key, sequence, report) before an entry, or a key, goes.
     """
     defined = define(api, names, apply=apply)
-    known = {} if defined and not apply else entries(api, names)
+    known = {} if names.crd in defined and not apply else entries(api, names)
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     work: list[tuple[Act, Wanted | NodeAdmission]] = []
@@ -153,7 +170,7 @@ def provision(
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda item: _write(api, names, item[0], item[1], carried, keep), work))
     acts = {one.name: Act.NOTHING for one in wanted} | {item.name: act for act, item in work}
-    return Provisioned(acts, before, after, tuple(_notes(wanted, others, nodes, known)), defined)
+    return Provisioned(acts, before, after, tuple(_notes(wanted, others, nodes, known)), bool(defined))
 
 
 def entries(api: KubeApi, names: Names) -> dict[str, NodeAdmission]:
@@ -174,6 +191,8 @@ def _write(
     if isinstance(item, NodeAdmission):
         _keep(item, keep)
         api.delete(path, f"delete {KIND} {item.name}")
+        with contextlib.suppress(NotFound):
+            api.delete(heartbeats_path(names, item.name), f"delete {HEARTBEAT_KIND} {item.name}")
         return
     if act is Act.CREATED:
         spec = Spec(_with(item.identity, _carried(None, item, carried)), item.hardware, item.evidence)

@@ -13,6 +13,7 @@ from gpu_burnin.admission.calendar import Window, read_calendar
 from gpu_burnin.admission.schedule.rules import TestRules, parse_tests
 from gpu_burnin.admission.view import Rules
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node.heartbeat import RENEW_S
 from gpu_burnin.settings.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.system.codec import Misfit, from_json
 from gpu_burnin.system.files import read_text
@@ -21,6 +22,8 @@ from gpu_burnin.system.yaml_text import load
 DEFAULT_CONFIG = Path("/etc/muster/admitter.yaml")
 DEFAULT_KUBECONFIG = Path("/etc/muster/kubeconfig")
 DEFAULT_LISTEN = "127.0.0.1:10270"
+# Two heartbeats, and what their jitter and an API server that is restarted may add.
+_LEAST_SILENT_S = 2.5 * RENEW_S
 _DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
 _LISTEN = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})")
 
@@ -39,6 +42,7 @@ class RuleSeconds:
     settle_s: float = Rules.settle_s
     retry_s: float = Rules.retry_s
     gpus_grace_s: float = Rules.gpus_grace_s
+    agent_silent_s: float = Rules.agent_silent_s
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,11 @@ def _problem(config: AdmitterConfig) -> str:
     for f in fields(RuleSeconds):
         if not 0 <= (seconds := getattr(config.rules, f.name)) <= 366 * 86_400:
             return f"rules.{f.name} is {seconds:g}; give seconds, 0 or more"
+    if config.rules.agent_silent_s < _LEAST_SILENT_S:
+        return (
+            f"rules.agent_silent_s is {config.rules.agent_silent_s:g}; give {_LEAST_SILENT_S:g} or more: an agent "
+            f"sends a heartbeat each {RENEW_S:g} s, and one may be lost"
+        )
     doubled = [one.name for one in config.system_nodes]
     if len(set(doubled)) != len(doubled):
         return "system_nodes names a node twice; name each once"

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from gpu_burnin.admission.record import NodeAdmission, Status
 from gpu_burnin.node.agent_note import AgentNote, Maintenance
 from gpu_burnin.node.evidence import Statement
+from gpu_burnin.node.heartbeat import RENEW_S
 from gpu_burnin.settings.names import Names
 from gpu_burnin.types import JSON
 
@@ -58,6 +59,19 @@ class Pod:
 
 
 @dataclass(frozen=True)
+class Heard:
+    """What the admitter has heard of a node's heartbeat. `boot_id` is the boot that it names, "" where there is none.
+
+    `silent_s`: for how long nothing changed, by the admitter's own clock and only while it listened. `fresh`: this
+    leader has seen it change, so that the agent lives; a list alone says only that it lived once.
+    """
+
+    boot_id: str = ""
+    silent_s: float = 0.0
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
 class Rules:
     """The admitter's settings that decisions depend on. Shares are of the fleet's GPU nodes."""
 
@@ -75,13 +89,16 @@ class Rules:
     gpus_grace_s: float = 120.0
     # Whether a power cycle that a FAIL asked for has to be confirmed before the node is let in again.
     confirm_power_cycle: bool = True
+    # For how long an agent may be silent: five of its heartbeats.
+    agent_silent_s: float = 5 * RENEW_S
 
 
 @dataclass(frozen=True)
 class View:
     """All that is known of one node. `test` is the level that the schedule wants tested now, "" for none.
 
-    `evidence` is judged against the record's host key; `agent` is None for a node without (readable) note.
+    `evidence` is judged against the record's host key; `agent` is None for a node without (readable) note, `heard`
+    for one whose agent is of a version that sends no heartbeats.
     `calendar` are the windows that the inventory names for it. `paused` is why the fleet is paused, "" when it is not.
     """
 
@@ -90,6 +107,7 @@ class View:
     node: Node | None
     evidence: Evidence = Evidence()
     agent: AgentNote | None = None
+    heard: Heard | None = None
     pods: tuple[Pod, ...] = ()
     calendar: tuple[Maintenance, ...] = ()
     test: str = ""

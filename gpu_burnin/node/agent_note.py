@@ -87,10 +87,13 @@ class AgentNote:
 
     `restored` is what the agent reads in DOMAIN/restored, said once its newest evidence is on the Node with it: so the
     admitter knows that both are of the time after etcd was restored.
+
+    `heartbeat`: agents of this version renew an AgentHeartbeat. Those of 0.2.0 and before do not, and do not say so.
     """
 
     boot_id: str = field(metadata={JSON_NAME: "bootID"})
     version: str = ""
+    heartbeat: bool = field(default=False, metadata=_ABSENT)
     request: Answer | None = field(default=None, metadata=_ABSENT)
     warnings: tuple[Warned, ...] = ()
     maintenance: Maintenance | None = field(default=None, metadata=_ABSENT)

@@ -1,4 +1,5 @@
-"""The node's own Node at the API server, with kubelet's certificate: get, list, watch, annotate. Standard library only.
+"""The node's own Node at the API server, with kubelet's certificate: get, list, watch, annotate. And its agent's
+heartbeat: renew. Standard library only.
 
 Nothing else can be asked: a node reads and writes itself by name.
 """
@@ -14,8 +15,11 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
+from gpu_burnin.node.heartbeat import Heartbeat, heartbeat_document, heartbeats_path
 from gpu_burnin.settings.config import Config
+from gpu_burnin.settings.names import HEARTBEAT_KIND
 from gpu_burnin.system.canonical import canonical_json
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import parse_json
 
 REQUEST_TIMEOUT_S = 10.0
@@ -27,6 +31,7 @@ _FINAL = frozenset({400, UNAUTHORIZED, 403, 405, 415, 422})
 # A peer that has vanished is noticed after a minute, without a byte of the API server's while all is well.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 _MOST_EVENT_BYTES = 8 << 20
+_NODE = "Node"
 
 
 class ApiRefused(GpuBurninError):
@@ -71,6 +76,18 @@ class NodeApi:
         """Set annotations, or remove those that are None. Raises as get()."""
         self._json("PATCH", self._path(), canonical_json({"metadata": {"annotations": dict(changes)}}))
 
+    def renew(self, heartbeat: Heartbeat) -> None:
+        """Have the own AgentHeartbeat say this; the first makes it. Raises as get()."""
+        names, name = self._config.publish.names, self._config.node_name
+        change = canonical_json({"spec": to_json(heartbeat)})
+        try:
+            self._json("PATCH", heartbeats_path(names, name), change, HEARTBEAT_KIND)
+        except NotYet as error:
+            if error.status != NOT_FOUND:
+                raise
+            made = canonical_json(heartbeat_document(name, heartbeat, names))
+            self._json("POST", heartbeats_path(names), made, HEARTBEAT_KIND)
+
     def listed(self) -> Change:
         """The Node, None where there is none, with the version a watch goes on from. Raises as get()."""
         document = self._json("GET", f"/api/v1/nodes?{urlencode(self._selector())}")
@@ -86,7 +103,7 @@ class NodeApi:
         try:
             response = self._ask(connection, "GET", f"/api/v1/nodes?{urlencode(query)}")
             if response.status != 200:
-                raise self._refusal("watch", response.status, response.read(1 << 16))
+                raise self._refusal("watch", _NODE, response.status, response.read(1 << 16))
             while line := response.readline(_MOST_EVENT_BYTES):
                 if change := self._change(line):
                     yield change
@@ -140,7 +157,7 @@ class NodeApi:
     ) -> http.client.HTTPResponse:
         headers = {"Accept": "application/json"}
         if body is not None:
-            headers["Content-Type"] = "application/merge-patch+json"
+            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
         connection.connect()
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEPALIVE:
@@ -148,7 +165,7 @@ class NodeApi:
         connection.request(method, path, body, headers)
         return connection.getresponse()
 
-    def _json(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+    def _json(self, method: str, path: str, body: bytes | None = None, kind: str = _NODE) -> dict[str, Any]:
         connection, server = self._connect(REQUEST_TIMEOUT_S), self._config.publish.server
         try:
             response = self._ask(connection, method, path, body)
@@ -157,8 +174,8 @@ class NodeApi:
             raise NotYet(f"{server} does not answer ({error or type(error).__name__})") from error
         finally:
             connection.close()
-        if response.status != 200:
-            raise self._refusal(method, response.status, content)
+        if response.status not in (200, 201):
+            raise self._refusal(method, kind, response.status, content)
         try:
             document = parse_json(content)
         except ValueError as error:
@@ -167,11 +184,11 @@ class NodeApi:
             raise NotYet(f"{server} did not answer with an object")
         return document
 
-    def _refusal(self, method: str, status: int, content: bytes) -> ApiRefused | NotYet:
+    def _refusal(self, method: str, kind: str, status: int, content: bytes) -> ApiRefused | NotYet:
         node, server = self._config.node_name, self._config.publish.server
         if status in _FINAL:
-            return ApiRefused(f"{node}: {server} refused {method} of the own Node: {_message(content)}", status)
-        return NotYet(f"{server} answered {status} for Node {node}: {_message(content)}", status)
+            return ApiRefused(f"{node}: {server} refused {method} of the own {kind}: {_message(content)}", status)
+        return NotYet(f"{server} answered {status} for {kind} {node}: {_message(content)}", status)
 
 
 def annotations_of(node: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -97,7 +97,7 @@ def _opens(found: Mapping[str, Any], boot: str, names: Names) -> str:
 
 def _ask(api: NodeApi, found: Mapping[str, Any], boot: str, key: str) -> None:
     """Have the agent's note name this boot, where the agent has not written it yet."""
-    note = AgentNote(boot, __version__)
+    note = AgentNote(boot, __version__, heartbeat=True)
     with contextlib.suppress(NoteError):
         old = read_note(str(annotations_of(found).get(key) or ""))
         if old.boot_id == boot:

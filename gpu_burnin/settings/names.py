@@ -22,6 +22,7 @@ SYSTEM_NAMESPACE = "muster-system"
 LEASE = "muster-admitter"
 PAUSE = "muster-pause"
 KIND, PLURAL, VERSION = "NodeAdmission", "nodeadmissions", "v1"
+HEARTBEAT_KIND, HEARTBEAT_PLURAL = "AgentHeartbeat", "agentheartbeats"
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,15 @@ class Names:
 
     @property
     def api_version(self) -> str:
-        """apiVersion of a NodeAdmission."""
+        """apiVersion of a NodeAdmission and of an AgentHeartbeat."""
         return f"{self.domain}/{VERSION}"
 
     @property
     def crd(self) -> str:
-        """Name of the CustomResourceDefinition."""
+        """Name of the CustomResourceDefinition of NodeAdmission."""
         return f"{PLURAL}.{self.domain}"
+
+    @property
+    def heartbeat_crd(self) -> str:
+        """Name of the CustomResourceDefinition of AgentHeartbeat."""
+        return f"{HEARTBEAT_PLURAL}.{self.domain}"

@@ -21,9 +21,10 @@ from typing import Any
 import jinja2
 import yaml
 
-from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.client import KubeApi, admissions_path
+from gpu_burnin.admission.crd import definitions
 from gpu_burnin.admission.objects import write_objects
+from gpu_burnin.node.heartbeat import heartbeats_path
 from gpu_burnin.settings.names import PROVISIONER_USER, Names
 from tests.lab.paths import cache_dir
 
@@ -280,7 +281,11 @@ def write_configuration(directory: Path) -> None:
     for name in POLICIES:
         (static / name).write_text(gate_file(name, directory))
     (directory / "admission/admission.yaml").write_text(gate_file("admission.yaml", directory))
-    server = {**defaults("kube_apiserver"), "kube_apiserver_pki_dir": str(directory)}
+    server = {
+        **defaults("kube_apiserver"),
+        "kube_apiserver_pki_dir": str(directory),
+        "kube_apiserver_domain": "muster.dev",
+    }
     (directory / "encryption-key").write_text(base64.b64encode(secrets.token_bytes(32)).decode())
     for name in ("authentication.yaml", "audit-policy.yaml", "encryption.yaml"):
         (directory / name).write_text(render("kube_apiserver", f"{name}.j2", server))
@@ -294,14 +299,15 @@ def rbac_objects() -> list[Any]:
 
 
 def apply_ledger(server: Server) -> None:
-    """Define NodeAdmission, as the provisioner does; returns once it is served. Raises RuntimeError."""
+    """Define the fleet's kinds, as the provisioner does; returns once they are served. Raises RuntimeError."""
     provisioner = server.client(PROVISIONER_USER)
     names = Names()
-    reply = provisioner.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd(names))
-    if reply.status != 201:
-        raise RuntimeError(f"{names.crd}: {reply.message}")
-    path = f"/apis/{names.api_version}/nodeadmissions"
-    until("the ledger's being served", lambda: provisioner.request("GET", path).status == 200)
+    for made in definitions(names):
+        reply = provisioner.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", made)
+        if reply.status != 201:
+            raise RuntimeError(f"{made['metadata']['name']}: {reply.message}")
+    for path in (admissions_path(names), heartbeats_path(names)):
+        until(f"{path}'s being served", lambda: provisioner.request("GET", path).status == 200)  # noqa: B023
 
 
 @contextmanager

@@ -126,6 +126,8 @@ def test_an_old_pass_cannot_replace_a_newer_fail(fleet: Fleet, victim: Victim) -
     publish(fleet, "gpu-2", victim.annotation)
     refused(fleet, "gpu-2", "EVIDENCE_REPLAYED")
     assert fleet.get("nodeadmission", "gpu-2")["status"]["highestSequence"] == sequence
-    fleet.must("gpu-2", "sed -i '/ Xid /d' /run/lab/kmsg; gpu-burnin run && gpu-burnin publish")
+    # Nobody is let in without an agent.
+    fleet.must("gpu-2", "sed -i '/ Xid /d' /run/lab/kmsg; systemctl start gpu-burnin-watch")
+    fleet.must("gpu-2", "gpu-burnin run && gpu-burnin publish")
     wait_until("gpu-2 to be let in again", lambda: not gated(fleet, "gpu-2"), timeout_s=60)
     assert fleet.get("node", "gpu-2")["metadata"]["labels"][VERDICT] == "pass"

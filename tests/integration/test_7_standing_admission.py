@@ -275,6 +275,47 @@ def test_a_node_that_reboots_is_back_by_itself_and_a_gpu_that_was_swapped_meanwh
     assert new[:12] in words, f"{new} is not named in {words}"
 
 
+def is_unwatched(fleet: Fleet, node: str) -> bool:
+    status = admission(fleet, node)["status"]
+    return (status["state"], status["code"]) == ("suspect", "AGENT_SILENT")
+
+
+def test_a_frozen_agent_keeps_new_work_away_and_leaves_the_job(fleet: Fleet) -> None:
+    with job(fleet, "unwatched", "gpu-1"):
+        fleet.must("gpu-1", "systemctl kill --signal=STOP gpu-burnin-watch")
+        started = time.monotonic()
+        try:
+            wait_until("the frozen agent to be missed", lambda: is_unwatched(fleet, "gpu-1"), timeout_s=300)
+            print(f"SIGSTOP of the agent to suspect: {time.monotonic() - started:.0f} s (150 are set)")
+            assert not is_open(fleet, "gpu-1") and phase(fleet, "unwatched") == "Running"
+            for told in (muster(fleet, "status"), muster(fleet, "why", "gpu-1")):
+                assert "AGENT_SILENT" in told.out, told.out + told.err
+        finally:
+            fleet.must("gpu-1", "systemctl kill --signal=CONT gpu-burnin-watch")
+        back(fleet, "gpu-1")
+        assert phase(fleet, "unwatched") == "Running"
+
+
+def test_a_pass_after_a_reboot_lets_no_node_in_whose_agent_is_disabled(fleet: Fleet) -> None:
+    """The gate towards the cluster writes the note of the boot in the agent's place: it was admitted by that."""
+    begun = now()
+    fleet.must("gpu-1", "systemctl disable --now gpu-burnin-watch")
+    try:
+        hosts.reboot(fleet.lab, "gpu-1")
+        boot = fleet.must("gpu-1", "cat /proc/sys/kernel/random/boot_id").strip()
+        wait_until("the boot's own pass", lambda: fleet.ssh("gpu-1", "gpu-burnin gate").rc == 0, timeout_s=240)
+        wait_until(
+            "kubelet's word of the new boot, and the agent to be missed",
+            lambda: fleet.get("node", "gpu-1")["status"]["nodeInfo"]["bootID"] == boot and is_unwatched(fleet, "gpu-1"),
+            timeout_s=360,
+        )
+        assert not is_open(fleet, "gpu-1")
+        assert "ready" not in {change["to"] for change in transitions(fleet, "gpu-1", begun)}
+    finally:
+        fleet.must("gpu-1", "systemctl enable --now gpu-burnin-watch")
+    back_in_this_boot(fleet, "gpu-1", begun)
+
+
 def test_an_idle_node_is_tested_and_a_busy_one_is_not(fleet: Fleet) -> None:
     sequences = {node: admission(fleet, node)["status"]["highestSequence"] for node in ("gpu-1", "gpu-2")}
     tests = {"nodes": 2, "share": 1, "random_share": 0, "quick_every_s": 1, "standard_every_s": 0}

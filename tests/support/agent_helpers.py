@@ -11,8 +11,10 @@ from typing import Any
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_xids
 from gpu_burnin.node.agent_note import Maintenance
+from gpu_burnin.node.heartbeat import Heartbeat
 from gpu_burnin.node.unit import Started, UnitState
 from gpu_burnin.node.watch.agent import Agent
+from gpu_burnin.node.watch.heartbeat import Turns
 from gpu_burnin.node.watch.kernel import Read
 from gpu_burnin.node.watch.system import System
 from gpu_burnin.settings.config import Config
@@ -77,8 +79,12 @@ class Bench:
     wanted: dict[str, str | None] = field(default_factory=dict)
     asked: int = 0
     maintenance: Maintenance | None = None
+    beats: list[Heartbeat] = field(default_factory=list)
+    # Whether the thread of the kernel log goes round no more.
+    log_hangs: bool = False
 
     def __post_init__(self) -> None:
+        self.log_turns = Turns(lambda: self.now_s)
         self.restart()
 
     def restart(self) -> None:
@@ -89,6 +95,8 @@ class Bench:
             say=self._say,
             want=self._want,
             ask_nvml=self._ask,
+            beat=self.beats.append,
+            log_turns=self.log_turns,
             maintenance=lambda: self.maintenance,
             root=self.root,
             now=lambda: self.at,
@@ -103,6 +111,8 @@ class Bench:
     def tick(self, seconds: float = 1.0) -> None:
         self.now_s += seconds
         self.at += timedelta(seconds=seconds)
+        if not self.log_hangs:
+            self.log_turns.turn()
         self.agent.tick(self.now_s)
 
     def log(self, *events: XidEvent, again: bool = False, lost: int = 0, why: str = "") -> None:

@@ -12,8 +12,10 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Nothing, if the node has just booted; else look at `systemctl status gpu-burnin-watch` on it.",
     ),
     "AGENT_SILENT": (
-        "The node's agent has said nothing that can be read, so nobody watches its GPUs",
-        "Look at `systemctl status gpu-burnin-watch` on the node.",
+        "The node's agent is silent (no heartbeat, or nothing that can be read), so nobody watches its GPUs",
+        "Look at `systemctl status gpu-burnin-watch` and `journalctl -u gpu-burnin-watch` on the node; "
+        "`systemctl enable --now gpu-burnin-watch` starts it, `systemctl restart gpu-burnin-watch` one that hangs. "
+        "Work on the node goes on; it takes new work once the agent is heard.",
     ),
     "AGENT_WARNED": (
         "The node's agent saw something that is no fault yet",

@@ -10,6 +10,7 @@ from enum import StrEnum
 from gpu_burnin.admission.decide.nodes import amount, boot_id, condition, gated
 from gpu_burnin.admission.decide.remember import busy, proof_of, rank
 from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
+from gpu_burnin.admission.decide.watched import AGENT_SILENT, unwatched
 from gpu_burnin.admission.decide.words import active, code_of, fault, sentence
 from gpu_burnin.admission.record import Spec, State, Status
 from gpu_burnin.admission.view import Evidence, Node, Rules, View
@@ -255,11 +256,12 @@ def _not_proven(facts: Facts) -> Judged | None:
     if not facts.agent_boot:
         message = f"{name}: its agent has said nothing that can be read, so nobody watches its GPUs"
         state = State.SUSPECT if facts.admitted_in_this_boot else _waiting(facts)
-        return _held(facts, state, "AGENT_SILENT", message)
+        return _held(facts, state, AGENT_SILENT, message)
     if facts.agent_boot != boot:
         message = f"{name}: its agent speaks of boot {sentence(facts.agent_boot)}, its status is of boot {boot}"
         return _held(facts, State.TESTING, "AGENT_BOOT", message)
-    return None
+    silence = unwatched(facts.view, facts.node, facts.status, facts.rules)
+    return _held(facts, *silence) if silence is not None else None
 
 
 def _proven(facts: Facts) -> Judged:

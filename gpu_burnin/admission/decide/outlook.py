@@ -9,7 +9,7 @@ from gpu_burnin.admission.record import Next, Request, State
 
 _AWAITED = {
     "AGENT_BOOT": "its agent has to speak in this boot",
-    "AGENT_SILENT": "its agent has to say in which boot it is",
+    "AGENT_SILENT": "its agent has to be heard again (gpu-burnin-watch on the node)",
     "BOOT_UNDECIDED": "a person has to mend what `gpu-burnin report` on the node names, and then ask for a test: "
     "muster node retest",
     "EVIDENCE_BOOT": "the burn-in of this boot has to pass; it starts by itself",

@@ -13,17 +13,20 @@ from gpu_burnin.admission.calendar import changes_at as calendar_changes_at
 from gpu_burnin.admission.client import JSON_TYPE, METADATA_ONLY, Conflict, KubeApi, Object, admissions_path, node_path
 from gpu_burnin.admission.decide import decide, gated, withheld
 from gpu_burnin.admission.decide.patches import map_patch, version_test
+from gpu_burnin.admission.decide.watched import AGENT_SILENT
 from gpu_burnin.admission.record import NodeAdmission, State, Status, parse, status_document
 from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.admission.service.brakes import GRANTED, Brakes
 from gpu_burnin.admission.service.cache import Nodes, Pods, Records
 from gpu_burnin.admission.service.evict import Evictor
+from gpu_burnin.admission.service.heartbeats import Heartbeats
 from gpu_burnin.admission.service.journal import Herald, Journal, node_reference
 from gpu_burnin.admission.service.marks import Marks
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.verify import Verifier
-from gpu_burnin.admission.view import Brake, Decision, Evidence, Patch, Rules, View
+from gpu_burnin.admission.view import Brake, Decision, Evidence, Heard, Patch, Rules, View
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node.agent_note import AgentNote
 from gpu_burnin.settings.names import KIND, LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.system.canonical import canonical_json
 
@@ -51,6 +54,7 @@ class Keeper:
     nodes: Nodes
     records: Records
     pods: Pods
+    heartbeats: Heartbeats
     verifier: Verifier
     brakes: Brakes
     evictor: Evictor
@@ -75,6 +79,7 @@ class Keeper:
             self.verifier.forget(name)
             self.brakes.settled(name)
             self._marks.forget(name)
+            self.heartbeats.forget(name)
             return None
         if node is not None:
             self._notice(name, node)
@@ -111,18 +116,25 @@ class Keeper:
         """All that is known of one node."""
         choice = self.choices.get(name)
         known = record is not None and node is not None
+        agent = self.verifier.agent(node) if node is not None else None
         return View(
             name=name,
             record=record,
             node=node,
             evidence=self.verifier.evidence(record, node) if record is not None and node is not None else Evidence(),
-            agent=self.verifier.agent(node) if node is not None else None,
+            agent=agent,
+            heard=self._heard(record, node, agent) if record is not None and node is not None else None,
             pods=self.pods.on(name) if known else (),
             calendar=windows(self.calendar, name, now),
             test=choice.level if choice else "",
             test_why=choice.why if choice else "",
             paused=self.paused(),
         )
+
+    def _heard(self, record: NodeAdmission, node: Mapping[str, Any], agent: AgentNote | None) -> Heard | None:
+        expected = agent is not None and agent.heartbeat
+        awaited = gated(node, self.rules.names) or record.status.code == AGENT_SILENT
+        return self.heartbeats.heard(record.name, expected=expected, awaited=awaited)
 
     def _carry_out(self, view: View, decision: Decision) -> bool:
         """Whether Node or record was changed by others meanwhile."""

@@ -164,6 +164,10 @@ class Service:
                 "Nodes that the admitter keeps from work by its own judgement.",
                 of(lambda term: term.brakes.gated()),
             ),
+            "unwatched_nodes": (
+                "Nodes whose agent is silent, kept from work or not.",
+                of(lambda term: term.unwatched()),
+            ),
             "queue_depth": ("Nodes that wait to be looked at.", of(lambda term: len(term.queue))),
             "events_waiting": ("Events that are not written yet.", of(lambda term: len(term.herald))),
             "delayed_nodes": ("Nodes whose last look was in vain.", of(lambda term: term.queue.delayed())),

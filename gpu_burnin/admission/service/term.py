@@ -21,12 +21,14 @@ from gpu_burnin.admission.client import (
     admissions_path,
 )
 from gpu_burnin.admission.decide import trim_node
+from gpu_burnin.admission.decide.watched import AGENT_SILENT
 from gpu_burnin.admission.record import State
 from gpu_burnin.admission.schedule.pick import Choice, Row, overdue, pick
 from gpu_burnin.admission.service.brakes import Brakes
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store
 from gpu_burnin.admission.service.certificates import Approver, Requests
 from gpu_burnin.admission.service.evict import Evictor
+from gpu_burnin.admission.service.heartbeats import Heartbeats
 from gpu_burnin.admission.service.journal import Herald, Journal
 from gpu_burnin.admission.service.keeper import Keeper, Stale
 from gpu_burnin.admission.service.leader import NotLeader
@@ -37,7 +39,8 @@ from gpu_burnin.admission.service.reflector import Reflector
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.settings import AdmitterConfig
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.settings.names import KIND, PAUSE, PLURAL, SYSTEM_NAMESPACE
+from gpu_burnin.node.heartbeat import heartbeats_path
+from gpu_burnin.settings.names import HEARTBEAT_PLURAL, KIND, PAUSE, PLURAL, SYSTEM_NAMESPACE
 
 TICK_S = 5.0
 SCHEDULE_EVERY_S = 60.0
@@ -46,6 +49,8 @@ _PASSING_DELAY_S = 30.0
 # So many conflicts in a row are a fight.
 _FIGHT = 5
 _JOIN_S = 5.0
+# Without them nobody is let in who needs them, and all other work goes on.
+_NOT_WAITED_FOR = ("csrs", HEARTBEAT_PLURAL)
 _HELD = frozenset({State.NEW, State.SUSPECT, State.QUARANTINED, State.REPAIRING, State.HELD})
 _WORKING = frozenset({State.READY, State.EXPIRING})
 # Codes come from nodes too: their number stays one that a monitoring system can keep.
@@ -64,6 +69,7 @@ class Term:
         api = KubeApi(config.kubeconfig_path, retries=0, before_write=self._check)
         self.config, self.api, self.journal, self.metrics = config, api, journal, metrics
         self.nodes, self.records, self.pods = Nodes(trim_node), Records(names), Pods(names.hold_until)
+        self.heartbeats = Heartbeats(config.rules.agent_silent_s)
         self.requests, self.pause = Requests(), Pause()
         self.queue, self._csr_queue = WorkQueue(), WorkQueue()
         self.herald = Herald(api, metrics, busy=lambda: len(self.queue) > config.workers, wait=self._wait)
@@ -80,6 +86,7 @@ class Term:
             self.nodes,
             self.records,
             self.pods,
+            self.heartbeats,
             Verifier(names, metrics),
             self.brakes,
             Evictor(api, journal, self.herald, metrics),
@@ -91,13 +98,15 @@ class Term:
         )
         self._approver = Approver(api, self.requests, self.records, config.inventory_nodes(), journal, metrics)
         self._system = frozenset(one.name for one in config.system_nodes)
-        missing = (
-            f"{api.server}: it does not know {PLURAL} ({config.names.crd}), so no node is admitted; "
-            "run site.yml, which brings the CustomResourceDefinition"
-        )
+        unknown, bring = f"{api.server}: it does not know", "run site.yml, which brings the CustomResourceDefinition"
+        missing = f"{unknown} {PLURAL} ({names.crd}), so no node is admitted; {bring}"
+        unheard = f"{unknown} {HEARTBEAT_PLURAL} ({names.heartbeat_crd}), so no agent is heard; {bring}"
         self.reflectors: Mapping[str, Reflector] = {
             "nodes": self._reflector(NODES, "nodes", self.nodes),
             "nodeadmissions": self._reflector(admissions_path(names), PLURAL, self.records, missing=missing),
+            HEARTBEAT_PLURAL: self._reflector(
+                heartbeats_path(names), HEARTBEAT_PLURAL, self.heartbeats, missing=unheard
+            ),
             "pods": self._reflector("/api/v1/pods", "pods", self.pods, fieldSelector="spec.nodeName!="),
             "pause": self._reflector(
                 f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps",
@@ -159,6 +168,10 @@ class Term:
         working = (one for _, one in self.records.all_summaries() if one.state in _WORKING)
         return sum(bool(one.expires_at) and one.expires_at < until for one in working)
 
+    def unwatched(self) -> int:
+        """How many nodes have a silent agent, whether a brake leaves them at work or not."""
+        return sum(one.code == AGENT_SILENT for _, one in self.records.all_summaries())
+
     def _check(self) -> None:
         """A thread of this term that a slow answer holds up writes nothing in the next term of this process either."""
         if self._over.is_set():
@@ -194,7 +207,7 @@ class Term:
 
     def _begin_work(self) -> None:
         for name, reflector in self.reflectors.items():
-            while name != "csrs" and not reflector.synced.wait(0.2):
+            while name not in _NOT_WAITED_FOR and not reflector.synced.wait(0.2):
                 if self._over.is_set():
                     return
         # What was read stays for long: the collector need not look at it each time.
@@ -313,12 +326,14 @@ class Term:
         self._look_at_all()
 
     def _timetable(self) -> None:
-        """What time alone brings: the schedule of tests, the end of a pause, a look at each node once in a while."""
+        """What time alone brings: tests, silent agents, the end of a pause, a look at each node once in a while."""
         slices = self._slices()
         next_schedule_s = 0.0
         while not self._over.wait(TICK_S):
             self._tell_pause()
             self.queue.add_all(next(slices))
+            silent = self.heartbeats.listened(self.reflectors[HEARTBEAT_PLURAL].last_heard_s)
+            self.queue.add_all(set(silent) - self._system)
             if time.monotonic() >= next_schedule_s:
                 next_schedule_s = time.monotonic() + SCHEDULE_EVERY_S
                 self.schedule(datetime.now(UTC))

@@ -18,10 +18,12 @@ from gpu_burnin.node.agent_note import AgentNote, Maintenance, Revoking, Warned,
 from gpu_burnin.node.api import annotations_of
 from gpu_burnin.node.evidence import WATCHED, one_line
 from gpu_burnin.node.gate import check_gate
+from gpu_burnin.node.heartbeat import Heartbeat
 from gpu_burnin.node.watch import judged
 from gpu_burnin.node.watch.findings import STANDING, Finding, of_hardware, of_vitals, of_xids
+from gpu_burnin.node.watch.heartbeat import Pulse, Turns
 from gpu_burnin.node.watch.kept import Memory
-from gpu_burnin.node.watch.kernel import Read
+from gpu_burnin.node.watch.kernel import RETRY_S, Read
 from gpu_burnin.node.watch.numbers import FILE, Look, Numbers, most_links
 from gpu_burnin.node.watch.registration import Registration
 from gpu_burnin.node.watch.request import Requests
@@ -40,6 +42,8 @@ _SAME_XID_S, _RECENT_S = 2.0, 10.0
 _LOOK_S = 5.0
 # A driver that is reloaded, or has to wake its GPUs, takes up to half a minute.
 _NVML_SILENT_S = 60.0
+# The thread of the kernel log goes round each second, or rests when there is no log.
+_LOG_SILENT_S = RETRY_S + 30.0
 _MOST_HELD = 1000
 
 
@@ -64,6 +68,8 @@ class Agent:
         say: Say,
         want: Callable[[Mapping[str, str | None]], None],
         ask_nvml: Callable[[], None],
+        beat: Callable[[Heartbeat], None],
+        log_turns: Turns,
         maintenance: Callable[[], Maintenance | None] = lambda: None,
         root: Path = Path("/"),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -76,6 +82,7 @@ class Agent:
         self._ask_nvml, self._maintenance, self._root, self._now, self._leave = ask_nvml, maintenance, root, now, leave
         self._kernel = kernel or os.uname().release
         self.memory = Memory(config.state_dir, host.boot_id(root))
+        self._pulse, self._log_turns = Pulse(self.memory.kept.boot_id, now(), beat), log_turns
         self.revoker = Revoker(config, self.memory, root)
         self.requests = Requests(config, self.memory, system, ask_nvml)
         self.registration = Registration(system, self._gate_is_open)
@@ -85,6 +92,7 @@ class Agent:
         self._looked: tuple[float, bool] = (-_LOOK_S, False)
         self._vitals: Vitals | None = None
         self._vitals_due_s: float | None = None
+        self._first_vitals_due_s: float | None = None
         self._nvml_why = ""
         self._changed_hardware = ""
         # A GPU that is lost no longer says who it is.
@@ -118,7 +126,7 @@ class Agent:
 
     def vitals(self, vitals: Vitals | None, why: str, now_s: float) -> None:
         """NVML's readings, or why there are none; with readings, `why` is what keeps events from being told."""
-        self._vitals_due_s = now_s + self._config.watch_poll_s + _NVML_SILENT_S
+        self._vitals_due_s = self._nvml_limit_s(now_s)
         self._vitals, self._nvml_why, self._news = vitals, "" if vitals is not None else why, True
         self._blind(NO_NVML, why and f"GPUs are watched by {'readings' if vitals else 'the kernel log'} alone: {why}")
         if vitals is None:
@@ -159,6 +167,10 @@ class Agent:
         self.registration.unknown()
         self._tell("api", why and f"the cluster cannot be asked: {why}")
 
+    def heartbeat_trouble(self, why: str) -> None:
+        """The heartbeat cannot be sent; "" when it can."""
+        self._tell("heartbeat", why and f"no heartbeat is sent, so the admitter takes this node for unwatched: {why}")
+
     # What is done about it.
 
     def tick(self, now_s: float) -> None:
@@ -176,6 +188,7 @@ class Agent:
         self._tell("memory", self.memory.problem)
         self._forget_tested()
         self._want(self.wanted(now_s))
+        self._beat(now_s)
         self._numbers.tell(lambda: self._look(now_s), now_s, changed=self._news)
         self._news = False
         self._tell("numbers", self._numbers.problem)
@@ -203,11 +216,28 @@ class Agent:
         return AgentNote(
             boot_id=kept.boot_id,
             version=__version__,
+            heartbeat=True,
             request=kept.answer,
             warnings=tuple(kept.warnings.values()),
             maintenance=self._maintenance(),
             revoking=Revoking(pending.code, pending.message) if pending is not None else None,
         )
+
+    def _beat(self, now_s: float) -> None:
+        """The heartbeat says that the GPUs are watched: none comes while a thread that sees hangs."""
+        if self._first_vitals_due_s is None:
+            self._first_vitals_due_s = self._nvml_limit_s(now_s)
+        read = self._vitals_due_s is not None
+        stuck = "NVML hangs" if now_s > (self._vitals_due_s or self._first_vitals_due_s) else ""
+        if read and not stuck and self._log_turns.since_s() > _LOG_SILENT_S:
+            stuck = "reading the kernel log hangs"
+        self._tell("stuck", stuck and f"no heartbeat is sent, since nobody watches: {stuck}")
+        if read and not stuck:
+            self._pulse.beat(now_s, self._now())
+
+    def _nvml_limit_s(self, now_s: float) -> float:
+        """Until when NVML has to have answered."""
+        return now_s + self._config.watch_poll_s + _NVML_SILENT_S
 
     def _merge_reported(self, now_s: float) -> None:
         due = [event for at_s, event in self._reported if now_s - at_s >= _SAME_XID_S]

@@ -15,7 +15,7 @@ from gpu_burnin.node.api import GONE, NOT_FOUND, NodeApi, NotYet, annotations_of
 WATCH_S = (240.0, 480.0)
 _FIRST_BACKOFF_S, _MOST_BACKOFF_S = 1.0, 60.0
 # Where a certificate is missing there is nobody to spare.
-_NO_CERTIFICATE_S = 2.0
+NO_CERTIFICATE_S = 2.0
 _IDLE_S = 30.0
 _LEAST_BETWEEN_S = 1.0
 
@@ -71,7 +71,7 @@ class Watcher:
         except NotYet as error:
             if error.status != GONE:
                 self._on_trouble(str(error), error.certificate)
-                return self._backoff.next_s() if error.certificate else _NO_CERTIFICATE_S
+                return self._backoff.next_s() if error.certificate else NO_CERTIFICATE_S
         except GpuBurninError as error:
             self._on_trouble(str(error), True)
             return self._backoff.next_s()

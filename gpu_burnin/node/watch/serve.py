@@ -16,6 +16,7 @@ from gpu_burnin.node.maintenance.reader import reader
 from gpu_burnin.node.watch.agent import Agent
 from gpu_burnin.node.watch.cluster import Watcher, Writer
 from gpu_burnin.node.watch.gpus import Gpus
+from gpu_burnin.node.watch.heartbeat import Sender, Turns
 from gpu_burnin.node.watch.kernel import Read, follow
 from gpu_burnin.node.watch.system import Say, System
 from gpu_burnin.settings.config import Config
@@ -39,6 +40,7 @@ def serve(config: Config, say: Say, stop: threading.Event) -> None:
         lambda event: inbox.put(lambda: agent.nvml_xid(event, now_s())),
     )
     writer = Writer(api, trouble)
+    sender, log_turns = Sender(api, lambda why: inbox.put(lambda: agent.heartbeat_trouble(why))), Turns()
     agent = Agent(
         config,
         load_xids(),
@@ -46,6 +48,8 @@ def serve(config: Config, say: Say, stop: threading.Event) -> None:
         say=say,
         want=writer.want,
         ask_nvml=gpus.ask,
+        beat=sender.give,
+        log_turns=log_turns,
         maintenance=(lambda: None) if cloud is None else cloud.latest,
     )
 
@@ -72,10 +76,11 @@ def serve(config: Config, say: Say, stop: threading.Event) -> None:
     if cloud is not None:
         cloud.start()
     gpus.start()
-    start("kernel-log", lambda: _follow(config.kernel_log, log_read))
+    start("kernel-log", lambda: _follow(config.kernel_log, log_read, log_turns))
     if config.publish.server:
         start("node", lambda: watcher.run(stop))
         start("annotations", lambda: writer.run(stop))
+        start("heartbeat", lambda: sender.run(stop))
     else:
         say("publish.server is not set: no cluster hears of this node")
     next_s = now_s()
@@ -89,6 +94,10 @@ def serve(config: Config, say: Say, stop: threading.Event) -> None:
         raise GpuBurninError(f"{config.node_name}: the agent starts anew: {failed[0]}", EXIT_INCONCLUSIVE)
 
 
-def _follow(spec: str, on_read: Callable[[Read], None]) -> None:
-    for read in follow(spec, time.sleep):
+def _follow(spec: str, on_read: Callable[[Read], None], turns: Turns) -> None:
+    def rest(seconds: float) -> None:
+        turns.turn()
+        time.sleep(seconds)
+
+    for read in follow(spec, rest):
         on_read(read)

@@ -1,7 +1,7 @@
 """What standing admission costs: `python -m tests.bench.admission [NODES [PHASES]]`, 7,500 where no number is given.
 
-PHASES are some of admission (which is always run), idle, restart (with power-cut too), power-cut, watches, with commas
-between; all where none is named.
+PHASES are some of admission (which is always run), idle, heartbeats, restart (with power-cut too), power-cut, watches,
+with commas between; all where none is named.
 
 Nodes without machines on one real etcd and API server with the fleet's policies, rights, encryption and audit; kwok
 renews their Leases. All run on this one machine, and the benchmark's own threads too: ratios of one run say more than
@@ -26,9 +26,11 @@ from pathlib import Path
 import yaml
 
 from gpu_burnin.admission.settings import AdmitterConfig
+from gpu_burnin.node.heartbeat import RENEW_S
 from gpu_burnin.settings.names import ADMITTER_USER, PROVISIONER_USER, READY_LABEL
 from tests.bench.admission.api import Api
 from tests.bench.admission.fleet import NODES, Fleet
+from tests.bench.admission.heartbeats import measure_heartbeats
 from tests.bench.admission.kwok import STAGE, ensure_kwok
 from tests.bench.admission.measure import Admitter, Stopwatch, memory_mib, patches, quantile
 from tests.bench.admission.probe import probing
@@ -49,9 +51,10 @@ RAW_STEP = 5
 LEASE_S = 300
 STATUS_EVERY_S = 300.0
 IDLE_S = 60.0
+HEARTBEATS_S = 60.0
 REST_S = 30.0
 PATIENCE_S = 1800.0
-PHASES = ("admission", "idle", "restart", "power-cut", "watches")
+PHASES = ("admission", "idle", "heartbeats", "restart", "power-cut", "watches")
 
 
 @dataclass
@@ -117,6 +120,8 @@ def measure(server: Server, fleet: Fleet, directory: Path, phases: Sequence[str]
         admit_all(bench, raw, rest_share)
         if "idle" in phases:
             idle(bench)
+        if "heartbeats" in phases:
+            heartbeats(bench)
         if {"restart", "power-cut"} & set(phases):
             process.kill()
             process.config.write_text(yaml.safe_dump({**config, **SPREAD}))
@@ -163,6 +168,18 @@ def idle(bench: Bench) -> None:
         f"idle: {quiet:.1%} of a core over {IDLE_S:.0f} s (goal 3 %), in which {events:.0f} events were "
         f"written, {watch.cpu_s / watch.wall_s:.1%} with "
         f"{number / watch.wall_s:.1f} status reports of kubelets a second; the API's answers: {latencies.text()}"
+    )
+
+
+def heartbeats(bench: Bench) -> None:
+    """The agents of a whole site renew their heartbeats, whose nodes these stand for in turn."""
+    fleet, a_second = bench.fleet, NODES_OF_A_SITE / RENEW_S
+    servers, writes = control_plane(bench.server), round(a_second * HEARTBEATS_S)
+    cost = measure_heartbeats(fleet.api, fleet.names, fleet.boot_id, servers, [bench.pid], a_second, writes)
+    of_servers, of_admitter = cost.of_nodes(NODES_OF_A_SITE)
+    say(
+        f"heartbeats: {cost}; {NODES_OF_A_SITE} nodes: {a_second:.0f} a second, {of_servers:.1%} of a core of API "
+        f"server and etcd, {of_admitter:.1%} of the admitter"
     )
 
 

@@ -66,6 +66,13 @@ CASES = (
         "25% of the GPU nodes take no work.",
     ),
     Case(
+        "MusterNodesUnwatched",
+        _leading(50, unwatched_nodes=2),
+        _leading(50, unwatched_nodes=0),
+        "2m",
+        "The agents of 2 GPU nodes send no heartbeat: a fault of their GPUs would go unseen.",
+    ),
+    Case(
         "MusterQuarantined",
         {
             'muster_admitter_leader{instance="api-1"}': "1x200",

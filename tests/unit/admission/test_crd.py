@@ -24,6 +24,7 @@ from gpu_burnin.admission.record import (
     document,
     status_document,
 )
+from gpu_burnin.node.heartbeat import Heartbeat, heartbeat_document
 from gpu_burnin.settings.names import Names
 
 TIME = "2026-11-22T12:00:00Z"
@@ -101,6 +102,17 @@ def test_the_columns_of_kubectl_name_fields_that_there_are() -> None:
 def test_the_group_is_the_domain() -> None:
     made = crd.crd(Names("fleet.example"))
     assert (made["metadata"]["name"], made["spec"]["group"]) == ("nodeadmissions.fleet.example", "fleet.example")
+
+
+def test_a_heartbeat_is_kept_whole_and_has_no_status() -> None:
+    made = crd.heartbeat_crd(Names("fleet.example"))
+    assert (made["metadata"]["name"], made["spec"]["group"]) == ("agentheartbeats.fleet.example", "fleet.example")
+    (found,) = made["spec"]["versions"]
+    schema = found["schema"]["openAPIV3Schema"]
+    sent = heartbeat_document("gpu-1", Heartbeat("b", TIME, TIME), Names())
+    assert list(unknown({"spec": sent["spec"]}, schema)) == []
+    assert schema["properties"]["spec"]["required"] == ["bootID", "startedAt", "renewTime"]
+    assert "subresources" not in found
 
 
 def test_a_type_without_rule_is_refused() -> None:

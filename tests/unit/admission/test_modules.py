@@ -11,7 +11,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.muster.fleet.plugins.modules import node_admission
 
-from gpu_burnin.admission.crd import crd
+from gpu_burnin.admission.crd import crd, definitions
 from gpu_burnin.settings.names import READY_LABEL, Names
 from tests.support.admission_helpers import BOOT, Signer, make_node
 from tests.support.csr_helpers import client_csr
@@ -60,7 +60,8 @@ def test_the_inventory_is_written_once(run_module: RunModule, parameters: dict[s
     assert would["diff"]["after"]["gpu-1"]["hardware"]["gpus"] == 8
     code, done = run_module(**parameters)
     assert (code, done["changed"], done["nodes"][0]["action"]) == (0, True, "created")
-    assert api.objects["customresourcedefinitions"][NAMES.crd]["spec"] == crd(NAMES)["spec"]
+    kept = {name: item["spec"] for name, item in api.objects["customresourcedefinitions"].items()}
+    assert kept == {made["metadata"]["name"]: made["spec"] for made in definitions(NAMES)}
     spec = entry(api)["spec"]
     assert spec["identity"]["hostKey"].startswith("ssh-ed25519 ") and spec["identity"]["addresses"] == ["10.0.0.1"]
     assert spec["evidence"] == {"level": "standard", "maxAgeSeconds": 604800.0}
@@ -68,6 +69,16 @@ def test_the_inventory_is_written_once(run_module: RunModule, parameters: dict[s
     for check in (True, False):
         code, again = run_module(check=check, **parameters)
         assert (code, again["changed"], len(api.writes())) == (0, False, written)
+
+
+def test_the_heartbeat_of_a_node_that_has_left_goes_with_its_entry(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    run_module(**{**parameters, "nodes": [{"name": "gpu-1"}, {"name": "gpu-2"}]})
+    api.put("agentheartbeats", {"metadata": {"name": "gpu-1"}, "spec": {}})
+    code, done = run_module(**{**parameters, "nodes": []})
+    assert (code, done["changed"]) == (0, True), done
+    assert (api.objects[LEDGER], api.objects["agentheartbeats"]) == ({}, {})
 
 
 def test_what_people_ask_stays_when_the_inventory_changes(

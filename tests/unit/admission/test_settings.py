@@ -60,6 +60,10 @@ def test_nothing_needs_to_be_given(tmp_path: Path) -> None:
         ("resync_s: 1", "resync_s is 1"),
         ("rules: {settle_s: -1}", r"rules\.settle_s is -1"),
         ("rules: {setle_s: 1}", "setle_s"),
+        (
+            "rules: {agent_silent_s: 60}",
+            r"agent_silent_s is 60; give 150 or more: an agent sends a heartbeat each 60 s",
+        ),
         ("tests: {nodes: -1}", "tests"),
         ("calendar: [{nodes: all}]", r"calendar\[0\]: not_before"),
         ("system_nodes: [{name: a, addresses: [x]}]", "a: its addresses are wrong"),

@@ -14,6 +14,7 @@ import pytest
 from gpu_burnin.node.agent_note import AgentNote, Maintenance, note_text, read_note
 from gpu_burnin.node.api import ApiRefused, NodeApi, NotYet
 from gpu_burnin.node.cluster_gate import ClusterGateClosed, check_cluster
+from gpu_burnin.node.heartbeat import Heartbeat
 from gpu_burnin.node.watch.cluster import Backoff, Watcher, Writer
 from gpu_burnin.settings.config import Config, PublishConfig
 from tests.support.clocks import PATIENCE_S
@@ -105,6 +106,31 @@ class TestClient:
             with pytest.raises(kind) as caught:
                 ask()
             assert caught.value.status == status  # type: ignore[attr-defined]
+
+
+class TestHeartbeat:
+    BEAT = Heartbeat(BOOT, "2026-11-27T02:00:00.000Z", "2026-11-27T03:00:00.000Z")
+
+    def test_the_first_makes_the_object_and_the_next_are_one_patch_each(self, api: FakeApi, config: Config) -> None:
+        client = NodeApi(config)
+        client.renew(self.BEAT)
+        client.renew(replace(self.BEAT, renew_time="2026-11-27T03:01:00.000Z"))
+        path = "/apis/muster.dev/v1/agentheartbeats"
+        asked = [(method, where) for method, where, _ in api.requests]
+        assert asked == [("PATCH", f"{path}/gpu-1"), ("POST", path), ("PATCH", f"{path}/gpu-1")]
+        kept = api.objects["agentheartbeats"]["gpu-1"]
+        assert (kept["kind"], kept["spec"]["bootID"]) == ("AgentHeartbeat", BOOT)
+        assert kept["spec"]["renewTime"] == "2026-11-27T03:01:00.000Z"
+
+    @pytest.mark.parametrize(("status", "kind"), [(403, ApiRefused), (404, NotYet), (503, NotYet)])
+    def test_a_refusal_says_of_what(self, status: int, kind: type[Exception], api: FakeApi, config: Config) -> None:
+        def refuse(path: str) -> None:
+            raise Refused(status, "no")
+
+        api.before_write = refuse
+        with pytest.raises(kind, match="AgentHeartbeat") as caught:
+            NodeApi(config).renew(self.BEAT)
+        assert caught.value.status == status  # type: ignore[attr-defined]
 
 
 @dataclass

@@ -65,7 +65,7 @@ def requests_of(
     made = partial(Counted, root=root, leave=root / "leave.json", kernel=str(HARDWARE["kernel"]))
     for name, stand_in in {"Agent": made, "Gpus": NoGpus, "System": FakeSystem}.items():
         monkeypatch.setattr(agent_at_work, name, stand_in)
-    monkeypatch.setattr(agent_at_work, "_follow", lambda _spec, _on_read: stop.wait())
+    monkeypatch.setattr(agent_at_work, "_follow", lambda *_: stop.wait())
     monkeypatch.setattr(agent_at_work, "_TICK_S", 0.002)
     late = threading.Timer(PATIENCE_S, stop.set)
     late.start()

@@ -31,8 +31,9 @@ module: node_admission
 short_description: Write the inventory's GPU nodes into the cluster's ledger, and wait until they are admitted
 version_added: "0.1.0"
 description:
-  - Has the CustomResourceDefinition of NodeAdmission, and for each node in O(nodes) one object that says which machine
-    it is (the host key pinned in O(known_hosts), its addresses), what it should offer and how it is to be proven.
+  - Has the CustomResourceDefinitions of NodeAdmission and AgentHeartbeat, and for each node in O(nodes) one object that
+    says which machine it is (the host key pinned in O(known_hosts), its addresses), what it should offer and how it is
+    to be proven.
   - What people ask of a node (hold, quarantine, retest, repair) and all that the admitter knows of it stay as they are.
     The admitter, a service beside each API server, does the rest.
   - Waits for the nodes in O(expect) until they have their certificates and the admitter's answer. A held node is a
