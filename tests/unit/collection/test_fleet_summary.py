@@ -171,9 +171,7 @@ def test_the_screen_in_the_readme_is_what_the_lab_shows() -> None:
         loaded = {"loaded": asked["fleet_nvidia_driver_version"]}
         found[name]["nvidia_driver_found"] = {"held": "", "notes": [], "driver": loaded}
     shown = fleet_summary(hosts, found, groups, hosts).splitlines()
-    (sample,) = re.findall(
-        r"It ends with one screen:\n\n```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
+    (sample,) = re.findall(r"It ends with one screen:\n```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     places = [shown.index(line) for line in sample.splitlines() if line]
     assert places == sorted(places)
 

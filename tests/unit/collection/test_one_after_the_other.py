@@ -57,7 +57,7 @@ def write(tmp_path: Path, plays: list[Play], hosts: dict[str, dict[str, Any]]) -
 
 
 # They look, or remove what lay ready.
-HARMLESS = ("Look at every host", "Remove what lay ready", "Back up both etcd clusters")
+HARMLESS = ("Look at every host", "Read what the cluster knows", "Remove what lay ready", "Back up both etcd clusters")
 # Nobody listens there, for HTTP or for SSH.
 NOBODY = "http://127.0.0.1:9"
 AWAY = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}

@@ -82,7 +82,7 @@ def test_without_a_server_nobody_is_asked_and_that_is_said_once(
     made = partial(Agent, root=root, leave=root / "leave.json", kernel=str(HARDWARE["kernel"]))
     for name, stand_in in {"Agent": made, "Gpus": NoGpus, "System": FakeSystem}.items():
         monkeypatch.setattr(agent_at_work, name, stand_in)
-    monkeypatch.setattr(agent_at_work, "_follow", lambda _spec, _on_read: stop.set())
+    monkeypatch.setattr(agent_at_work, "_follow", lambda *_: stop.set())
     for way in ("Watcher", "Writer"):
         monkeypatch.setattr(getattr(agent_at_work, way), "run", lambda *_: pytest.fail("the cluster is asked"))
     agent_at_work.serve(replace(config, publish=PublishConfig()), lambda message, *_code: said.append(message), stop)
