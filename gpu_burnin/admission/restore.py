@@ -123,22 +123,24 @@ def wait_until_closed(
     Raises ApiError and RecordError.
     """
     deadline_s = clock() + wait_s
-    while True:
-        records, nodes = read(api, names)
-        waiting = [name for name, record in records.items() if _of(plan, record)]
-        left = [name for name in waiting if not _closed(nodes.get(name), names)]
-        if not left or clock() >= deadline_s:
-            return tuple(sorted(waiting)), tuple(sorted(left))
+    records, nodes = read(api, names)
+    waiting = sorted(name for name in records if _in_doubt(plan, records.get(name)))
+    left = waiting
+    while left := [name for name in left if _in_doubt(plan, records.get(name)) and _open(nodes.get(name), names)]:
+        if clock() >= deadline_s:
+            break
         sleep(_POLL_S)
+        records, nodes = read(api, names, left)
+    return tuple(waiting), tuple(left)
 
 
-def _of(plan: Plan, record: NodeAdmission) -> bool:
-    restored = doubted(record.spec, record.status)
+def _in_doubt(plan: Plan, record: NodeAdmission | None) -> bool:
+    restored = doubted(record.spec, record.status) if record is not None else None
     return restored is not None and restored.since == plan.since
 
 
-def _closed(node: Node | None, names: Names) -> bool:
-    return node is None or gated(node, names)
+def _open(node: Node | None, names: Names) -> bool:
+    return node is not None and not gated(node, names)
 
 
 def _same(before: NodeAdmission, then: NodeAdmission | None) -> bool:
