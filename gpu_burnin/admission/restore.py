@@ -123,22 +123,24 @@ def wait_until_closed(
     Raises ApiError and RecordError.
     """
     deadline_s = clock() + wait_s
-    while True:
-        records, nodes = read(api, names)
-        waiting = [name for name, record in records.items() if _of(plan, record)]
-        left = [name for name in waiting if not _closed(nodes.get(name), names)]
-        if not left or clock() >= deadline_s:
-            return tuple(sorted(waiting)), tuple(sorted(left))
+    records, nodes = read(api, names)
+    waiting = sorted(name for name in records if _in_doubt(plan, records.get(name)))
+    left = waiting
+    while left := [name for name in left if _in_doubt(plan, records.get(name)) and _open(nodes.get(name), names)]:
+        if clock() >= deadline_s:
+            break
         sleep(_POLL_S)
+        records, nodes = read(api, names, left)
+    return tuple(waiting), tuple(left)
 
 
-def _of(plan: Plan, record: NodeAdmission) -> bool:
-    restored = doubted(record.spec, record.status)
+def _in_doubt(plan: Plan, record: NodeAdmission | None) -> bool:
+    restored = doubted(record.spec, record.status) if record is not None else None
     return restored is not None and restored.since == plan.since
 
 
-def _closed(node: Node | None, names: Names) -> bool:
-    return node is None or gated(node, names)
+def _open(node: Node | None, names: Names) -> bool:
+    return node is not None and not gated(node, names)
 
 
 def _same(before: NodeAdmission, then: NodeAdmission | None) -> bool:
@@ -160,7 +162,7 @@ def _moved(before: NodeAdmission, then: NodeAdmission | None, new: str) -> Moved
     if then is not None:
         said = [] if _stands(before) == _stands(then) else [f"{_stands(before)} would be {_stands(then)}"]
         high, low = seen_of(before)[1], seen_of(then)[1]
-        said += [f"highest sequence {high} would be {low}, is carried over"] if high != low else []
+        said += [f"highest sequence {high} would be {low}, is carried over"] if high > low else []
         over = [(name, ask) for name in _ASKS if (ask := _ask(then, name)) is not None and _ask(before, name) is None]
     new_asks = _new_asks(before, then)
     said += [f"the {name} of {ask.who} ({ask.why}) is carried over" for name, ask in new_asks]
@@ -190,7 +192,9 @@ def _spec(before: NodeAdmission, then: NodeAdmission | None) -> Spec:
 
     Nobody may ask in another's name. A repair is somebody's work that may have ended: a hold, which people can end.
     """
-    _, sequence, report = seen_of(before)
+    known = [seen_of(one) for one in (before, then) if one is not None]
+    # Of another key nothing counts; and an etcd that was built anew since knows less than the snapshot.
+    _, sequence, report = max((one for one in known if one[0] == known[0][0]), key=lambda one: one[1])
     identity = replace(before.spec.identity, carried_sequence=sequence, carried_report_sha256=report)
     asks = {name: _renamed(name, ask) for name, ask in _new_asks(before, then)}
     repair = asks.get("repair") if before.spec.hold is None else None
@@ -215,6 +219,8 @@ def _carried(api: KubeApi, names: Names, plan: Plan, one: Moved) -> bool:
     for _ in range(_MOST_TRIES):
         found = api.find(path, f"read {KIND} {one.name}")
         try:
+            if found is None and one.spec is None:
+                return False
             if found is None:
                 assert one.spec is not None
                 made = document(NodeAdmission(one.name, replace(one.spec, restored=mark)), names)

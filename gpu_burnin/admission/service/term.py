@@ -21,6 +21,7 @@ from gpu_burnin.admission.client import (
     admissions_path,
 )
 from gpu_burnin.admission.decide import trim_node
+from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
 from gpu_burnin.admission.decide.watched import AGENT_SILENT
 from gpu_burnin.admission.record import State
 from gpu_burnin.admission.schedule.pick import Choice, Row, overdue, pick
@@ -123,6 +124,7 @@ class Term:
         self._threads: list[threading.Thread] = []
         self._began_s = time.monotonic()
         self._was_paused = ""
+        self._was_restored = False
 
     def start(self) -> None:
         """Begin to watch; work begins when the caches are whole."""
@@ -325,12 +327,25 @@ class Term:
         )
         self._look_at_all()
 
+    def tell_restored(self) -> None:
+        """Say once that etcd was restored, as the entries do, and once that no node waits for its agent any more."""
+        doubted = sum(one.code == LEDGER_RESTORED for _, one in self.records.all_summaries())
+        if bool(doubted) != self._was_restored:
+            self._was_restored = bool(doubted)
+            self.journal.say(
+                f"etcd was restored to an older state: {doubted} or more nodes take no new work until their agents "
+                "have spoken or they were tested"
+                if doubted
+                else "all nodes that waited for their agents after the restore of etcd were heard of"
+            )
+
     def _timetable(self) -> None:
         """What time alone brings: tests, silent agents, the end of a pause, a look at each node once in a while."""
         slices = self._slices()
         next_schedule_s = 0.0
         while not self._over.wait(TICK_S):
             self._tell_pause()
+            self.tell_restored()
             self.queue.add_all(next(slices))
             silent = self.heartbeats.listened(self.reflectors[HEARTBEAT_PLURAL].last_heard_s)
             self.queue.add_all(set(silent) - self._system)

@@ -81,6 +81,14 @@ def test_a_lost_etcd_and_a_ledger_that_cannot_be_read_leave_everyone_in_doubt() 
     assert unread.everyone and {one.name for one in unread.nodes} == set(BEFORE)
 
 
+def test_an_etcd_that_was_built_anew_lowers_no_number() -> None:
+    """As on new hosts: site.yml has made the entries, and the snapshot knows more."""
+    fresh = by_name(node("gpu-1", Status()), replace(node("gpu-2"), spec=Spec(Identity("ssh-ed25519 OTHER"))))
+    one, two = restore.compared(fresh, by_name(node("gpu-1", FAULT), node("gpu-2", FAULT)), SINCE, TAKEN).nodes
+    assert one.spec is not None and one.spec.identity.carried_sequence == 9 and "sequence" not in one.told
+    assert two.spec is not None and two.spec.identity.carried_sequence == 0, "another key begins anew"
+
+
 def test_a_repair_is_carried_over_as_a_hold_that_people_can_end() -> None:
     (one,) = restore.compared(by_name(node("gpu-1", repair=ANN)), by_name(node("gpu-1")), SINCE, TAKEN).nodes
     assert one.spec is not None and one.spec.repair is None and one.spec.hold is not None

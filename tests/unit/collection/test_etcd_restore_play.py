@@ -50,7 +50,7 @@ def restore(tmp_path: Path, ansible_playbook: Playbook) -> Callable[..., str]:
 
 @pytest.mark.slow
 def test_without_the_clusters_name_it_tells_what_it_would_do(restore: Callable[..., str], snapshot: Path) -> None:
-    for confirm in ({}, {"confirm": "lab-events"}, {"confirm": "lab"}):
+    for confirm in ({}, {"confirm": "lab-events"}):
         said = restore(cluster="main", snapshot=snapshot, **confirm)
         assert "is whole: lab-main as of" in said
         assert "revision 7, 3 keys" in said
@@ -59,6 +59,9 @@ def test_without_the_clusters_name_it_tells_what_it_would_do(restore: Callable[.
         # Nobody is there to say what the nodes were.
         assert "Every node takes no new work afterwards until its agent has spoken" in said
         assert "no member of etcd answers" in said
+    events = lab_snapshot(snapshot.parent, cluster="events")
+    said = restore(cluster="events", snapshot=events, confirm="lab")
+    assert "add `-e confirm=lab-events`. Nothing was done." in said and "agent has spoken" not in said
 
 
 @pytest.mark.slow

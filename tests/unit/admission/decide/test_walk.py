@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpu_burnin.admission.decide import decide, gated, withheld
+from gpu_burnin.admission.decide.restored import doubted
 from gpu_burnin.admission.record import Ask, Identity, State
 from gpu_burnin.admission.view import Evidence, View
 from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance
@@ -154,6 +155,81 @@ class Machine:
 
 def is_open(view: View) -> bool:
     return view.node is not None and not gated(view.node, NAMES)
+
+
+@dataclass
+class Restored(Machine):
+    """A machine whose ledger and Node are put back to what they once were, again and again."""
+
+    kept: View | None = None
+
+    def do_install_anew(self) -> None:
+        """The key stays: what is carried over counts for it alone."""
+
+    def do_snapshot(self) -> None:
+        if self.kept is None or not is_open(self.kept) or self.rng.random() < 0.1:
+            self.kept = self.view
+
+    do_snapshot_too = do_snapshot
+
+    def do_restore(self) -> None:
+        kept, record = self.kept, self.view.record
+        if kept is None or kept.record is None or record is None:
+            return
+        self.now += timedelta(seconds=1)
+        seen = max(record.status.highest_sequence, record.spec.identity.carried_sequence)
+        of = record.status if seen == record.status.highest_sequence else None
+        report = of.highest_report_sha256 if of is not None else record.spec.identity.carried_report_sha256
+        identity = replace(record.spec.identity, carried_sequence=seen, carried_report_sha256=report)
+        mark = Ask("muster:provisioner", "snapshot", self.now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        spec = replace(record.spec, identity=identity, restored=mark)
+        self.view = replace(
+            self.view,
+            record=replace(kept.record, spec=spec),
+            node=kept.node,
+            evidence=kept.evidence,
+            agent=kept.agent,
+        )
+
+    def do_agent_names_the_restore(self) -> None:
+        """With its newest evidence, as the agent does."""
+        mark = self.view.record.spec.restored if self.view.record is not None else None
+        own = [statement for key, statement in self.signed if key == self.key]
+        if mark is not None and own:
+            self.publish(self.key, own[-1])
+            self.view = replace(self.view, agent=AgentNote(BOOTS[self.boot], restored=mark.since))
+
+    def do_come_back(self) -> None:
+        """Nobody asks anything any more, kubelet reports, and the agent speaks."""
+        for step in (self.do_let_go, self.do_kubelet_reports, self.do_agent_names_the_restore):
+            step()
+
+
+def test_no_restore_lets_a_node_in_before_its_agent_has_spoken() -> None:
+    walks = [walk_with_restores(Restored(random.Random(1000 + seed))) for seed in range(2)]
+    closed, came_back = (sum(counts) for counts in zip(*walks, strict=True))
+    assert closed > 0 and came_back > 0
+
+
+def walk_with_restores(machine: Restored) -> tuple[int, int]:
+    """How often the node was closed by a restore, and let in again after one."""
+    closed = came_back = 0
+    for _ in range(STEPS):
+        machine.happen()
+        before = machine.view
+        whole = decide(before, RULES, machine.now)
+        assert before.record is not None
+        if doubted(before.record.spec, whole.status) is not None:
+            assert not is_open(carried_out(before, whole)) and whole.needs is None, "a brake, or nobody, would close it"
+            closed += is_open(before)
+        after = machine.decide()
+        assert after.record is not None
+        if is_open(after) and not is_open(before):
+            mark, evidence = after.record.spec.restored, before.evidence.statement
+            assert evidence is not None and evidence.sequence == after.record.status.highest_sequence
+            assert mark is None or after.record.status.confirmed == mark.since
+            came_back += mark is not None
+    return closed, came_back
 
 
 @pytest.mark.parametrize("seed", range(8))
