@@ -196,14 +196,14 @@ def test_up_and_down_the_versions(tmp_path: Path, version: str) -> None:
             {},
             "has driver packages of debian (nvidia-smi), but fleet_nvidia_source is nvidia; purge them",
         ),
-        (lambda host: host.add_device(device="1db6"), {"version": "590.48.01"}, "too new for volta: its last branch"),
+        (lambda host: host.add_device(device="1d81"), {"version": "590.48.01"}, "too new for volta: its last branch"),
         (
-            lambda host: host.add_device(device="1db6"),
+            lambda host: host.add_device(device="1d81"),
             {"modules": "open"},
             "volta needs the proprietary kernel modules and nvidia_driver_modules is open; set it to auto",
         ),
         (
-            lambda host: (host.add_device(device="1db6"), host.add_device("0000:2a:00.0", "2901")),
+            lambda host: (host.add_device(device="1d81"), host.add_device("0000:2a:00.0", "2901")),
             {},
             "no kernel modules drive all of its GPUs: ",
         ),
