@@ -133,6 +133,25 @@ def test_what_is_refused_before_anything_is_changed(there: etcd_replace.Cluster,
         etcd_replace.check(there)
 
 
+FIVE = {f"etcd-{n}": f"https://198.51.100.{n}:2380" for n in range(1, 6)}
+STAY = [Listed(str(n), f"etcd-{n}", (FIVE[f"etcd-{n}"],)) for n in range(2, 6)]
+
+
+def test_a_second_dead_member_of_five_is_no_dead_end() -> None:
+    """After kubespray issues 5009 and 3016: three of five are a quorum, and etcd lets one of the dead go at a time."""
+    with pytest.raises(FleetError) as refused:
+        etcd_replace.check(cluster([VOTER, *STAY], FIVE, **{"5": Api([], None)}))
+    said = str(refused.value)
+    assert "3 of 5 members are healthy" in said and "Remove etcd-5 with `etcdctl member remove ID`" in said
+    assert "lose its quorum" not in said and said.endswith("the cluster was not changed")
+    # As the message says: without the fifth in list and inventory the first can be replaced.
+    four = {name: url for name, url in FIVE.items() if name != "etcd-5"}
+    assert etcd_replace.check(cluster([VOTER, *STAY[:-1]], four)) == VOTER
+    assert etcd_replace.check(cluster(STAY, FIVE)) is None, "and one that was removed comes back the same way"
+    with pytest.raises(FleetError, match="lose its quorum"):
+        etcd_replace.check(cluster([VOTER, *STAY], FIVE, **{"5": Api([], None), "4": Api([], None)}))
+
+
 class Gone:
     """A host whose etcd does not run; `data` tells whether something is in its folder."""
 

@@ -51,6 +51,26 @@ def test_resolv_conf_behind_the_stub(tmp_path: Path, stub: bool, upstream: bool,
     assert kubelet_state.resolv_conf(make_root(tmp_path, stub, upstream)) == expected
 
 
+@pytest.mark.parametrize(
+    ("content", "stub"),
+    [
+        ("nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch .\n", True),
+        ("# by hand\nnameserver\t127.0.0.54\n", True),
+        ("nameserver 127.0.0.53\nnameserver 192.0.2.1\n", False),  # pods have one that answers
+        ("search example.com\n", False),
+        ("", False),
+    ],
+)
+def test_a_resolv_conf_that_names_the_stub_alone_is_the_stub_whatever_it_is(
+    tmp_path: Path, content: str, stub: bool
+) -> None:
+    """After coredns issue 2087 and kubespray issue 3979: a regular file, which somebody copied or wrote."""
+    root = make_root(tmp_path, False, True)
+    (root / "etc/resolv.conf").write_text(content)
+    found = kubelet_state.resolv_conf(root)
+    assert found == ("/run/systemd/resolve/resolv.conf" if stub else "/etc/resolv.conf")
+
+
 def status_of(name: str, kind: str = "nodes") -> str:
     """A Status as the API server sends it for what is not there."""
     return json.dumps({"kind": "Status", "reason": "NotFound", "code": 404, "details": {"name": name, "kind": kind}})

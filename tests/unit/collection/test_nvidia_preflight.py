@@ -145,16 +145,12 @@ def test_a_whole_stack_has_no_problem(tmp_path: Path, asked: Asked) -> None:
             only_gpu("2901"),
             "too old for NVIDIA B200, which needs 570.133.20 or newer",
         ),
-        (
-            replace(NVIDIA, driver_version="590.48.01"),
-            only_gpu("1db6"),
-            "too new for Tesla V100-PCIE-32GB: its last branch is 580",
-        ),
+        (replace(NVIDIA, driver_version="590.48.01"), only_gpu("1d81"), "too new for volta: its last branch is 580"),
         (NVIDIA, only_gpu("3fff"), "its GPU with PCI id 10de:3fff is of no known architecture"),
         (
             replace(NVIDIA, driver_version="580.105.08"),
-            lambda host: [only_gpu("2b85")(host), other_gpu("1db6")(host)],
-            "drive all of its GPUs: blackwell needs open ones, Tesla V100-PCIE-32GB needs proprietary ones",
+            lambda host: [only_gpu("2b85")(host), other_gpu("1d81")(host)],
+            "no kernel modules drive all of its GPUs: blackwell needs open ones, volta needs proprietary ones",
         ),
         (
             replace(NVIDIA, driver_version="575.57.08"),
@@ -222,7 +218,7 @@ def test_a_repository_that_does_not_answer_stops_whatever_is_there(tmp_path: Pat
     assert not one.of_machine
 
 
-B200, H100, V100 = "2901", "2330", "1db6"
+B200, H100, V100 = "2901", "2330", "1d81"
 OLDER = ("580.65.06-0ubuntu1", "580.95.05-0ubuntu1")
 
 
@@ -345,7 +341,7 @@ def mismatch(host: NvidiaHost) -> None:
         ),
         (IMAGE, two_sources, "has driver packages of two sources"),
         (IMAGE, runfile, "has a driver of NVIDIA's installer beside packages"),
-        (IMAGE, other_gpu("1db6"), "its open kernel modules do not drive Tesla V100-PCIE-32GB"),
+        (IMAGE, other_gpu("1d81"), "its open kernel modules do not drive volta"),
     ],
 )
 def test_each_rule_of_an_image(tmp_path: Path, asked: Asked, change: Change, message: str) -> None:

@@ -182,15 +182,30 @@ def check(
     while (sick := _sick(cluster)) and clock() < deadline:
         pause(_INTERVAL_S)
     if sick:
-        raise FleetError(
-            f"without {cluster.name} the cluster would lose its quorum, since others are not healthy: {sick}; repair "
-            "those first: the cluster was not changed"
-        )
+        raise FleetError(_not_spared(cluster, sick))
     return entry(cluster, cluster.listed())
 
 
-def _sick(cluster: Cluster) -> str:
-    """Which members that stay are not healthy, and why; empty for none."""
+def _not_spared(cluster: Cluster, sick: Mapping[str, str]) -> str:
+    """Why the member cannot be replaced now; and the way, where the members that are healthy are still a majority."""
+    told = ", ".join(f"{name} ({why})" for name, why in sick.items())
+    members, healthy = len(cluster.peers), len(cluster.others) - len(sick)
+    if 2 * healthy <= members:
+        return (
+            f"without {cluster.name} the cluster would lose its quorum, since others are not healthy: {told}; repair "
+            "those first: the cluster was not changed"
+        )
+    names = ", ".join(sick)
+    return (
+        f"{names} must go before {cluster.name} is replaced, since with it the cluster would have no member to spare: "
+        f"{told}; {healthy} of {members} members are healthy, so etcd lets one go at a time. Remove {names} with "
+        "`etcdctl member remove ID` (`etcdctl member list` has the ID) and take it out of the inventory's group; "
+        f"replace {cluster.name}; then put {names} back into the group and replace it too: the cluster was not changed"
+    )
+
+
+def _sick(cluster: Cluster) -> dict[str, str]:
+    """Which members that stay are not healthy, and why."""
     said = {}
     for name in cluster.others:
         try:
@@ -199,7 +214,7 @@ def _sick(cluster: Cluster) -> str:
             answer = {"reason": str(error)}
         if answer.get("health") != "true":
             said[name] = str(answer.get("reason") or "no reason given")
-    return ", ".join(f"{name} ({why})" for name, why in said.items())
+    return said
 
 
 def entry(cluster: Cluster, listed: Sequence[Listed]) -> Listed | None:

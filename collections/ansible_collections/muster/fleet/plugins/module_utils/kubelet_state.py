@@ -18,6 +18,8 @@ _SERVER = re.compile(r"^\s*server:\s*[\"']?([^\s\"']+)", re.MULTILINE)
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 RESOLVED_UPSTREAM = "run/systemd/resolve/resolv.conf"
 RESOLVED_STUB = "stub-resolv.conf"
+# Where systemd-resolved's stubs listen (systemd-resolved(8)).
+RESOLVED_ADDRESSES = frozenset({"127.0.0.53", "127.0.0.54"})
 # kubelet tries to register every 7 s at least, and never again once it has (k8s.io/kubernetes v1.36,
 # pkg/kubelet/kubelet_node_status.go, registerWithAPIServer).
 REGISTRATION_S = 20.0
@@ -46,11 +48,23 @@ def machine_id(root: Path = Path("/")) -> str:
 def resolv_conf(root: Path = Path("/")) -> str:
     """The resolv.conf with the real name servers.
 
-    Where /etc/resolv.conf names only systemd-resolved's stub on 127.0.0.53, pods must be given the file behind it.
+    Where /etc/resolv.conf names only systemd-resolved's stub, pods must be given the file behind it: the stub listens
+    on the host's loopback. It may be a link to resolved's file, or a copy of it, or a file that somebody wrote.
     """
     etc = root / "etc/resolv.conf"
-    stub = etc.is_symlink() and etc.readlink().name == RESOLVED_STUB
+    linked = etc.is_symlink() and etc.readlink().name == RESOLVED_STUB
+    servers = _name_servers(etc)
+    stub = linked or (bool(servers) and servers <= RESOLVED_ADDRESSES)
     return f"/{RESOLVED_UPSTREAM}" if stub and (root / RESOLVED_UPSTREAM).exists() else "/etc/resolv.conf"
+
+
+def _name_servers(path: Path) -> set[str]:
+    """The addresses that a resolv.conf names (resolv.conf(5)); none of a file that cannot be read."""
+    try:
+        lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return set()
+    return {words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"}
 
 
 def foreign_certificates(paths: Sequence[Path], signer: str) -> list[Path]:

@@ -184,7 +184,7 @@ def _next(facts: Facts, wanted: Wanted, done: Mapping[tuple[str, ...], str]) -> 
     mine = [
         one
         for one in facts.driver.packages or ()
-        if driver_packages.is_driver(one.name) or one.upstream == wanted.version
+        if driver_packages.is_driver(one.stem) or one.upstream == wanted.version
     ]
     module = (facts.driver.on_disk or {}).get(release)
     kind = flavour(facts, wanted)
@@ -230,7 +230,7 @@ def _on_disk(
             yield Action(INSTALL, f"{one.name} {one.version}".strip() + " is not installed")
         elif one.version and found.upstream != one.version:
             yield Action(INSTALL, f"{one.name} is {found.version} and should be {one.version}")
-    free = [one.name for one in mine if not (one.held or driver_packages.follows_kernels(one.name))]
+    free = [one.name for one in mine if not (one.held or driver_packages.follows_kernels(one.stem))]
     if free:
         yield Action(HOLD, f"{free[0]} is not held, so `apt upgrade` could change it", tuple(free))
     for release in kernels(facts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ PATTERNS = (
     # Kernels, and what follows them.
     "linux-image-*", "linux-headers-*",
 )  # fmt: skip
-_FORMAT = "${Package}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${Maintainer}\n"
+# With the architecture behind the name, where a library may be there for several (dpkg-query(1)).
+_FORMAT = "${binary:Package}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\t${Maintainer}\n"
+# Debian's names of the architectures that have the stack, by those of the kernel.
+ARCHITECTURES: Mapping[str, str] = {"x86_64": "amd64", "aarch64": "arm64"}
 # dpkg's states of a package that is not there: never seen, removed, or removed but for its configuration.
 _ABSENT = ("not-installed", "config-files")
 # Who made a package, by its maintainer. Debian's and Ubuntu's driver and NVIDIA's own have packages of one name.
@@ -27,13 +31,21 @@ _SOURCES = (
 
 @dataclass(frozen=True)
 class Package:
-    """One package. `state` is dpkg's, `installed` for a whole one; `source`: nvidia, debian, ubuntu or empty."""
+    """One package. `state` is dpkg's, `installed` for a whole one; `source`: nvidia, debian, ubuntu or empty.
+
+    The name has the architecture where that is not the host's own (libnvidia-compute-535:i386), as apt wants it.
+    """
 
     name: str
     version: str
     held: bool
     state: str
     source: str
+
+    @property
+    def stem(self) -> str:
+        """The name without an architecture."""
+        return self.name.partition(":")[0]
 
     @property
     def upstream(self) -> str:
@@ -67,8 +79,9 @@ def installed(run: Run, patterns: Iterable[str] = PATTERNS) -> tuple[Package, ..
     if done.code not in (0, 1):
         raise CommandError(f"dpkg-query failed: {done.err.strip()}; run `dpkg --audit` there")
     rows = (line.split("\t") for line in done.out.splitlines())
+    native = ARCHITECTURES.get(os.uname().machine, "")
     return tuple(
-        Package(name, version, want == "hold", state, source(maintainer))
+        Package(name.removesuffix(f":{native}"), version, want == "hold", state, source(maintainer))
         for name, version, want, state, maintainer in rows
         if state not in _ABSENT
     )
