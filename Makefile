@@ -51,7 +51,7 @@ upgrade-minor: setup-dev ## API servers of Kubernetes 1.35 and 1.36 beside each 
 	@python -m tests.lab older
 	@pytest -q -rA tests/minor
 
-lab-operations: setup-lab ## On a fleet of the lab, while clients write: parts of the control plane die, a member is replaced, etcd is restored, all CAs are replaced (25 minutes)
+lab-operations: setup-lab ## On a fleet of the lab, while clients write: parts of the control plane die, etcd is restored, a member, all CAs and the encryption key are replaced (30 minutes)
 	@pytest -v tests/integration/on_demand
 
 test: setup-lab ## Prove the project: each kind of proof once, on a budget of CPU seconds (45 minutes on two cores; docs/reference/proof.md)
