@@ -24,9 +24,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_burnin.fleet.mirror.cache import cache_dir
 from gpu_burnin.system.files import write_atomic
 from tests.lab.cpu_group import CpuGroup, Used, hosts_group
-from tests.lab.paths import cache_dir
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 LOGS = REPOSITORY / "build/molecule"

@@ -25,9 +25,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import write_atomic
 from tests.lab.cpu_group import CpuGroup, Used
-from tests.lab.shell import LabError
 from tools.budgets import CACHES, Budgets, read_budgets, told
 from tools.cpu_speed import SpeedMeter
 from tools.molecule import OWN_HOSTS
@@ -147,7 +147,7 @@ def prove(
             runs = Runs(len(lanes) > 1, times, budgets, counter, speeds)
             for lane in [pool.submit(_follow, lane, found, runs) for lane in lanes]:
                 lane.result()
-    except LabError as error:
+    except GpuBurninError as error:
         print(f"prove: {error}", file=sys.stderr)
         return 2
     share = (_busy_s() - busy) / (time.monotonic() - started) / (os.cpu_count() or 1)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpu_burnin.fleet.mirror.cache import cache_dir
 from tests.lab.fleet import LAB_INVENTORY, PlaybookResult, run_playbook
 from tests.lab.model import Lab, read_lab
-from tests.lab.paths import REPOSITORY, cache_dir
+from tests.lab.paths import REPOSITORY
 
 API_SERVERS = ("api-1", "api-2")
 # What a GPU node's kernel says of its first GPU.

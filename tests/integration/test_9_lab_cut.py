@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from gpu_burnin.fleet.mirror.commands import run
 from tests.lab import hosts, machine
 from tests.lab.model import Lab, read_lab
-from tests.lab.shell import run
 
 INVENTORY = """\
 all:

@@ -13,7 +13,8 @@ from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
 from ansible_collections.muster.fleet.plugins.module_utils.etcd_minor import Action, Members, prepare
 from ansible_collections.muster.fleet.plugins.module_utils.program_versions import ask
 
-from tests.lab.binaries import ETCD_VERSION, NEXT_ETCD, NEXT_ETCD_VERSION
+from gpu_burnin.fleet.mirror.programs import ETCD_VERSION
+from tests.lab.binaries import NEXT_ETCD, NEXT_ETCD_VERSION
 
 from .etcd_cluster import NO_TOOLS, Cluster, etcd_cluster, tool, tools
 from .kube import until

@@ -7,14 +7,14 @@ import json
 import sys
 from pathlib import Path
 
+from gpu_burnin.errors import GpuBurninError
+
 from . import hosts
-from .binaries import ensure_binaries
 from .image import ensure_image
 from .model import read_lab
 from .older import ensure_older
 from .paths import REPOSITORY
 from .prepare import prepare
-from .shell import LabError
 
 
 def main() -> int:
@@ -22,9 +22,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
     parser.add_argument("-i", "--inventory", type=Path, action="append", help="may be given more than once")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("binaries", help="fill the cache of Kubernetes and etcd binaries, print its directory")
     commands.add_parser("image", help="make the hosts' root file system, print its directory")
-    commands.add_parser("prepare", help="have both of them: what all labs need before their hosts can start")
+    commands.add_parser("prepare", help="have that and all binaries: what all labs need before their hosts can start")
     commands.add_parser(
         "older", help="build Kubernetes of the minor before, for tests of upgrades, print its directory"
     )
@@ -37,9 +36,6 @@ def main() -> int:
     scenario.add_argument("scenario")
     arguments = parser.parse_args()
     try:
-        if arguments.command == "binaries":
-            print(ensure_binaries())
-            return 0
         if arguments.command == "image":
             print(ensure_image())
             return 0
@@ -63,7 +59,7 @@ def main() -> int:
                 hosts.reboot(lab, arguments.host)
             case "scenario":
                 hosts.install_scenario(lab, arguments.host, arguments.scenario)
-    except LabError as error:
+    except GpuBurninError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

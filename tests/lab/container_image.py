@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from .shell import run
+from gpu_burnin.fleet.mirror.commands import run
 
 
 def write_image(

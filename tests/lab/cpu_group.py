@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .shell import LabError
+from .error import LabError
 
 # Of the environment: the group below which the lab starts its hosts, and the folder where it is counted.
 HOSTS_GROUP, HOSTS_COUNTER = "MUSTER_HOSTS_GROUP", "MUSTER_HOSTS_COUNTER"

@@ -17,13 +17,16 @@ from typing import Any, TextIO
 
 import ansible_runner
 
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.mirror.cache import cache_dir
+from gpu_burnin.fleet.mirror.progress import Progress, expected_s
+
 from . import hosts
 from .image import image_stages
 from .model import read_groups, read_lab
-from .paths import REPOSITORY, cache_dir, state_dir
+from .paths import REPOSITORY, state_dir
 from .prepare import prepare
-from .progress import Progress, expected_s, preparing
-from .shell import LabError
+from .preparing import DURATIONS, preparing
 
 SUMMARY_TASK = "Show the fleet"
 LAB_INVENTORY = REPOSITORY / "inventory/lab"
@@ -59,7 +62,7 @@ def run_playbook(
     with (
         tempfile.TemporaryDirectory(prefix="muster-runner-") as private,
         log.open("w") as log_file,
-        Progress(name, out) as progress,
+        Progress(name, out, also=DURATIONS) as progress,
     ):
 
         def on_event(event: dict[str, Any]) -> bool:
@@ -125,10 +128,10 @@ def main() -> int:
         hosts.require_root()
         lab = read_lab([LAB_INVENTORY])
         with preparing() as progress:
-            progress.plan([*image_stages(), hosts.START], after_s=expected_s("site"))
+            progress.plan([*image_stages(), hosts.START], after_s=expected_s("site", DURATIONS))
             prepare(progress)
             hosts.up(lab, progress)
-    except LabError as error:
+    except GpuBurninError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

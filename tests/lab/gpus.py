@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gpu_burnin.fleet.mirror.commands import run
+
+from .error import LabError
 from .image import SUITES, suite
 from .nvml import driver_version, fake_nvml
 from .packages import distribution
 from .packages.build import MACHINE_DEB
 from .packages.machine import scenario as machine_scenario
 from .paths import REPOSITORY
-from .shell import LabError, run
 
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _LIST = "import json; from tests.lab.packages.machine import nvml; print(json.dumps(nvml.Nvml().gpus()))"

@@ -13,14 +13,18 @@ import sys
 import time
 from pathlib import Path
 
+from gpu_burnin.fleet.mirror.cache import cache_dir
+from gpu_burnin.fleet.mirror.commands import run, succeeds
+from gpu_burnin.fleet.mirror.progress import Progress
+
 from . import gpus, machine, wall
 from .cpu_group import hosts_group
+from .error import LabError
 from .image import ensure_image
 from .model import DISK_SIZE_BYTES, Host, Lab
 from .packages.build import ensure_repository
-from .paths import REPOSITORY, cache_dir
-from .progress import Progress, preparing
-from .shell import LabError, run, succeeds
+from .paths import REPOSITORY
+from .preparing import preparing
 
 SSH_DEADLINE_S = 60
 REMOVAL_S = 300

@@ -6,10 +6,13 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from .machine import locked, unmount_below
-from .paths import cache_dir
-from .progress import Progress, preparing
-from .shell import WITH_US, LabError, run
+from gpu_burnin.fleet.mirror.cache import cache_dir, locked
+from gpu_burnin.fleet.mirror.commands import WITH_US, run
+from gpu_burnin.fleet.mirror.progress import Progress
+
+from .error import LabError
+from .machine import unmount_below
+from .preparing import preparing
 
 # What a provider's base image brings, plus the packages that the roles would install: apt then finds
 # them present, and the lab needs no package source while it runs.

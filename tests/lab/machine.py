@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from .shell import run
+from gpu_burnin.fleet.mirror.cache import locked
+from gpu_burnin.fleet.mirror.commands import run
 
 PROC_SYS = Path("/proc/sys")
 INOTIFY_INSTANCES = "fs/inotify/max_user_instances"
@@ -16,19 +14,6 @@ INOTIFY_INSTANCES = "fs/inotify/max_user_instances"
 SETTINGS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "vm/panic_on_oom", INOTIFY_INSTANCES)
 # systemd, kubelet, kube-proxy and containerd of all hosts share the machine's limit for root (128 by default).
 MIN_INOTIFY_INSTANCES = 4096
-
-
-@contextmanager
-def locked(path: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Only one process at a time is in a block with this lock file; `waits` is called when another one is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waits()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def unmount_below(directory: Path) -> None:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_burnin.fleet.mirror.commands import run
+
+from .error import LabError
 from .packages.machine.scenario import ScenarioError, check
 from .paths import state_dir
-from .shell import LabError, run
 
 DISK_SIZE_BYTES = 1 << 30
 

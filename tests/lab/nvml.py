@@ -6,9 +6,9 @@ import hashlib
 import re
 from pathlib import Path
 
+from gpu_burnin.fleet.mirror.cache import cache_dir, locked
+
 from .fake_nvml.build import LIBRARY, SOURCES, build
-from .machine import locked
-from .paths import cache_dir
 
 
 def driver_version(scenario: str) -> str:

@@ -6,16 +6,19 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from .binaries import GO, KUBERNETES, kubernetes_build
-from .golang import build_key, go_build, install_go, ready_go
-from .kept import PART, keep
-from .machine import locked
-from .paths import cache_dir
-from .progress import Progress, preparing
+from gpu_burnin.fleet.mirror.cache import cache_dir, locked
+from gpu_burnin.fleet.mirror.fill import GO
+from gpu_burnin.fleet.mirror.golang import build_key, go_build, install_go, ready_go
+from gpu_burnin.fleet.mirror.kept import PART, keep
+from gpu_burnin.fleet.mirror.programs import KUBERNETES, kubernetes_build
+from gpu_burnin.fleet.mirror.progress import Progress
+
+from .paths import ARTIFACTS
+from .preparing import preparing
 
 OLDER_VERSION = "1.35.4"
 NAMES = tuple(name for name in KUBERNETES if name != "kubectl")
-BUILDS = tuple(kubernetes_build(name, "kubernetes135", OLDER_VERSION) for name in NAMES)
+BUILDS = tuple(kubernetes_build(name, "kubernetes135", OLDER_VERSION, ARTIFACTS) for name in NAMES)
 STAGE = f"build Kubernetes {OLDER_VERSION}"
 
 
@@ -28,7 +31,7 @@ def older_dir() -> Path:
 def ensure_older(progress: Progress | None = None) -> Path:
     """Return the directory with all of NAMES, each whole. Cold on two cores it takes ten minutes and more.
 
-    Raises LabError when a build fails.
+    Raises GpuBurninError when a build fails.
     """
     directory = older_dir()
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where the lab keeps things. Caches may be deleted at any time; the state belongs to one running lab."""
+"""Where the lab keeps things; its cache is that of the mirror."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import os
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def cache_dir() -> Path:
-    """The cache shared by all checkouts of this user: binaries, host image, wheelhouses."""
-    return Path(os.environ.get("MUSTER_CACHE", str(Path.home() / ".cache" / "muster")))
+# The wrapper modules of programs that only the lab needs.
+ARTIFACTS = REPOSITORY / "tests/lab/artifacts"
 
 
 def state_dir(lab: str) -> Path:

@@ -7,15 +7,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gpu_burnin.fleet.mirror.commands import end, start
+from gpu_burnin.fleet.mirror.progress import Progress
+
 from .binaries import ensure_binaries
+from .error import LabError
 from .image import STAGE, image_stages
 from .paths import REPOSITORY
-from .progress import Progress, preparing
-from .shell import LabError, end, start
+from .preparing import preparing
 
 
 def prepare(progress: Progress | None = None) -> None:
-    """Have both in the cache. Raises LabError when one of them cannot be made; the other is ended then."""
+    """Have both in the cache. Raises GpuBurninError when one of them cannot be made; the other is ended then."""
     with preparing(progress) as shown, _image_beside(shown):
         ensure_binaries(shown)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path as File
 
+from gpu_burnin.fleet.mirror.commands import run, succeeds
+
 from .model import Lab
-from .shell import run, succeeds
 
 ESTABLISHED = ("-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED")
 # A table of the kernel keeps who was dropped for this long: longer than any lab lives.

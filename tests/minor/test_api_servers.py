@@ -23,6 +23,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.program_versions impo
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import program
 from ansible_collections.muster.fleet.plugins.modules.upgrade_plan import host_of
 
+from gpu_burnin.fleet.mirror.programs import KUBERNETES_VERSION
 from gpu_burnin.settings.names import Names
 from tests.integration.gate import NODES, a_node
 from tests.integration.kube import (
@@ -38,7 +39,6 @@ from tests.integration.kube import (
     until,
 )
 from tests.integration.test_encryption_key_real import beside
-from tests.lab.binaries import KUBERNETES_VERSION
 from tests.lab.older import OLDER_VERSION, older_dir
 
 SERVER = "kube-apiserver"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.device.cuda_source import THREADS
-from tests.lab.machine import locked
+from gpu_burnin.fleet.mirror.cache import locked
 
 LIBRARIES = Path(__file__).resolve().parents[2] / "build/host-kernels"
 # Threads of a block on the host: as many real threads.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.golang import Build, _executable
+from gpu_burnin.fleet.mirror.golang import Build, _executable
 from tests.lab.paths import REPOSITORY
 
 from .clocks import wait_until

@@ -26,6 +26,7 @@ TABLE: Mapping[str, Row] = {
         "gate_probe",
         "Say whether this host's API server keeps the gate.",
     ),
+    "mirror": (f"{_ROOM}.mirror", "mirror", "Have the programs that hosts fetch, and print their folder."),
     "node": (f"{_ROOM}.node", "node", "Hold nodes, release them, quarantine them, or have them tested."),
     "pause": (f"{_ROOM}.node", "pause", "Pause the fleet: no node is let in or tested."),
     "plan": (f"{_ROOM}.plan", "plan", "Say what the planned size of a fleet asks for, before anything is built."),

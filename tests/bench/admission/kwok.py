@@ -6,11 +6,11 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from tests.lab.golang import Build, go_build, install_go, ready_go
-from tests.lab.paths import cache_dir
+from gpu_burnin.fleet.mirror.cache import cache_dir
+from gpu_burnin.fleet.mirror.golang import Build, go_build, install_go, ready_go
 
 _MODULES = Path(__file__).parent
-_BUILD = Build("kwok", "kwok_module", "sigs.k8s.io/kwok/cmd/kwok")
+_BUILD = Build("kwok", "kwok_module", "sigs.k8s.io/kwok/cmd/kwok", modules=_MODULES)
 # kwok refuses to run without a stage. This one is for pods on nodes of ours, of which there are none: what is wanted
 # of kwok are the nodes' Leases.
 STAGE = """\
@@ -35,6 +35,6 @@ def ensure_kwok() -> Path:
             install_go()
         binary.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=binary.parent) as part:
-            go_build([_BUILD], Path(part), _MODULES)
+            go_build([_BUILD], Path(part))
             (Path(part) / "kwok").rename(binary)
     return binary

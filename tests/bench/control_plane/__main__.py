@@ -18,13 +18,15 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.mirror.programs import ETCD_VERSION, KUBERNETES_VERSION
 from gpu_burnin.system.files import write_atomic
 from tests.integration.fleet import Fleet
 from tests.lab import hosts
-from tests.lab.binaries import ETCD_VERSION, KUBERNETES_VERSION, ensure_binaries
+from tests.lab.binaries import ensure_binaries
+from tests.lab.error import LabError
 from tests.lab.fleet import run_playbook
 from tests.lab.paths import REPOSITORY
-from tests.lab.shell import LabError
 
 from . import kills, minor, operations, outages, upgrades
 from .clients import CLIENTS, Clients, under_clients
@@ -104,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     try:
         fleet = _running_lab()
-    except LabError as error:
+    except GpuBurninError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     table = Table(_about(asked.seed))
@@ -135,7 +137,7 @@ def _row(fleet: Fleet, scenario: Scenario) -> Row:
         # looks at leases of before for up to a minute, and takes nodes for lost.
         wait_for_health(fleet)
         cost, seen = scenario.show(fleet)
-    except (AssertionError, LabError, OSError) as error:
+    except (AssertionError, GpuBurninError, OSError) as error:
         return Row(scenario.what, scenario.goal, broke=" ".join(str(error).split()))
     return Row(scenario.what, scenario.goal, cost, seen)
 

@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Mapping
 from functools import partial
 
+from gpu_burnin.fleet.mirror.golang import sha256
+from gpu_burnin.fleet.mirror.programs import ETCD_VERSION, KUBERNETES_VERSION
 from tests.integration.fleet import API_SERVERS, Fleet
-from tests.lab.binaries import ETCD_VERSION, KUBERNETES_VERSION
-from tests.lab.golang import sha256
 from tests.lab.older import OLDER_VERSION, ensure_older
 
 from .clients import Clients, under_clients

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from gpu_burnin.fleet.mirror.cache import cache_dir
+from gpu_burnin.fleet.mirror.programs import ETCD, ETCD_VERSION, KUBERNETES, KUBERNETES_VERSION
 from tests.integration.fleet import API_SERVERS, Fleet
-from tests.lab.binaries import ETCD, ETCD_VERSION, KUBERNETES, KUBERNETES_VERSION, NEXT_ETCD, NEXT_ETCD_VERSION
+from tests.lab.binaries import NEXT_ETCD, NEXT_ETCD_VERSION
 from tests.lab.fleet import PlaybookResult
-from tests.lab.paths import cache_dir
 
 from .clients import Clients
 from .health import EVENTS, MEMBERS, NODES

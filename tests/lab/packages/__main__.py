@@ -6,8 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from gpu_burnin.errors import GpuBurninError
+
+from ..error import LabError
 from ..fake_nvml.build import BuildError
-from ..shell import LabError
 from .build import build, ensure_repository
 
 
@@ -24,7 +26,7 @@ def main() -> int:
         else:
             build(out)
             print(out)
-    except (LabError, BuildError) as error:
+    except (GpuBurninError, BuildError) as error:
         print(f"packages: {error}", file=sys.stderr)
         return 2
     return 0

@@ -7,11 +7,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from gpu_burnin.fleet.mirror.cache import cache_dir, locked
+from gpu_burnin.fleet.mirror.commands import run
+
+from ..error import LabError
 from ..image import SUITES, suite
-from ..machine import locked
 from ..nvml import fake_nvml
-from ..paths import cache_dir
-from ..shell import LabError, run
 from . import catalogue, deb, distribution, repository, toolkit
 from .keys import keys
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..shell import run
+from gpu_burnin.fleet.mirror.commands import run
 
 # A day in the past, and how long the expired key was good: signatures of today are after its end.
 _PAST = "20200101T000000"

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ansible_collections.muster.fleet.plugins.action.inventory_check import PER_HOST
 
-from tests.lab.binaries import CONTAINERD
+from gpu_burnin.fleet.mirror.programs import CONTAINERD
 from tests.support.example_inventory import EXAMPLE, filled_example
 from tests.support.site_plays import site_plays
 

@@ -19,7 +19,7 @@ from tests.lab.cpu_group import (
     hosts_used_s,
     usage_s,
 )
-from tests.lab.shell import LabError
+from tests.lab.error import LabError
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass"
 # Its child outlives it: nobody waits for it, so that no process' own times have it.

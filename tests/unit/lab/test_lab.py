@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.lab import binaries, container_image, golang, wall
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.mirror import download, golang, programs
+from gpu_burnin.fleet.mirror.commands import run
+from tests.lab import binaries, container_image, paths, wall
+from tests.lab.error import LabError
 from tests.lab.model import read_groups, read_lab
 from tests.lab.paths import REPOSITORY
-from tests.lab.shell import LabError, run
 
 
 @pytest.fixture
@@ -77,45 +80,45 @@ def test_an_inventory_without_lab_variables_is_refused_by_name(tmp_path: Path) -
 
 
 def test_a_missing_command_says_what_installs_it() -> None:
-    with pytest.raises(LabError, match="make setup-lab"):
+    with pytest.raises(GpuBurninError, match="make setup-lab"):
         run(["no-such-command-anywhere"])
 
 
 def test_a_failing_command_is_quoted_with_its_words() -> None:
-    with pytest.raises(LabError, match=r"exit code 3: broken"):
+    with pytest.raises(GpuBurninError, match=r"exit code 3: broken"):
         run(["sh", "-c", "echo broken >&2; exit 3"])
-    with pytest.raises(LabError, match=r"^`sh -c [^`]{50,90} \[...\]` failed with exit code 3: broken$"):
+    with pytest.raises(GpuBurninError, match=r"^`sh -c [^`]{50,90} \[...\]` failed with exit code 3: broken$"):
         run(["sh", "-c", "echo broken >&2; exit 3", *["option"] * 99])
 
 
 def test_a_download_with_another_checksum_is_refused(site: tuple[Path, str]) -> None:
     folder, url = site
     (folder / "etcd").write_bytes(b"not etcd")
-    with pytest.raises(LabError, match="its publisher says"):
-        binaries.fetch_verified(f"{url}/etcd", "0" * 64)
+    with pytest.raises(GpuBurninError, match="its publisher says"):
+        download.fetch_verified(f"{url}/etcd", "0" * 64)
     good = golang.sha256(folder / "etcd")
-    assert binaries.fetch_verified(f"{url}/etcd", good) == b"not etcd"
+    assert download.fetch_verified(f"{url}/etcd", good) == b"not etcd"
 
 
 def test_a_download_that_does_not_answer_is_one_sentence(site: tuple[Path, str]) -> None:
-    with pytest.raises(LabError, match="cannot be downloaded"):
-        binaries.fetch_verified(f"{site[1]}/absent", "0" * 64)
+    with pytest.raises(GpuBurninError, match="cannot be downloaded"):
+        download.fetch_verified(f"{site[1]}/absent", "0" * 64)
 
 
 @pytest.mark.parametrize(
     ("module", "required", "version"),
     [
-        ("kubernetes", "k8s.io/kubernetes", binaries.KUBERNETES_VERSION),
-        ("etcd", "go.etcd.io/etcd/server/v3", binaries.ETCD_VERSION),
-        ("coredns", "github.com/coredns/coredns", binaries.COREDNS_VERSION),
-        ("containerd", "github.com/containerd/containerd/v2", binaries.CONTAINERD_VERSION),
-        ("nvidia", "github.com/NVIDIA/nvidia-container-toolkit", binaries.TOOLKIT_VERSION),
+        ("kubernetes", "k8s.io/kubernetes", programs.KUBERNETES_VERSION),
+        ("etcd", "go.etcd.io/etcd/server/v3", programs.ETCD_VERSION),
+        ("coredns", "github.com/coredns/coredns", programs.COREDNS_VERSION),
+        ("containerd", "github.com/containerd/containerd/v2", programs.CONTAINERD_VERSION),
+        ("nvidia", "github.com/NVIDIA/nvidia-container-toolkit", programs.TOOLKIT_VERSION),
     ],
 )
 def test_what_is_built_is_the_release_that_would_be_downloaded_and_is_on_the_page(
     module: str, required: str, version: str
 ) -> None:
-    assert f"{required} v{version}\n" in (golang.ARTIFACTS / module / "go.mod").read_text()
+    assert f"{required} v{version}\n" in (golang.MODULES / module / "go.mod").read_text()
     assert f" {version} " in (REPOSITORY / "docs/operations/mirror.md").read_text().replace(",", " ")
 
 
@@ -123,7 +126,7 @@ def test_coredns_is_built_with_the_plugins_of_the_roles_corefile_and_no_others()
     corefile = (REPOSITORY / "roles/cluster_dns/templates/Corefile.j2").read_text()
     directives = set(re.findall(r"^    (\w+)\b", corefile, re.MULTILINE))
     package = {"prometheus": "metrics"}
-    main = (golang.ARTIFACTS / "coredns/main.go").read_text()
+    main = (golang.MODULES / "coredns/main.go").read_text()
     plugins = re.findall(r'_ "github.com/coredns/coredns/plugin/(\w+)"', main)
     assert sorted(plugins) == sorted(package.get(name, name) for name in directives)
     assert len(plugins) > 10
@@ -132,13 +135,13 @@ def test_coredns_is_built_with_the_plugins_of_the_roles_corefile_and_no_others()
 def test_programs_of_one_module_and_recipe_go_together_and_have_their_own_names() -> None:
     groups = [[build.name for build in builds] for builds in golang.together(binaries.BUILDS)]
     assert groups == [
-        [*binaries.KUBERNETES], [*binaries.ETCD], [binaries.NEXT_ETCD], ["coredns"], [*binaries.CONTAINERD],
+        [*programs.KUBERNETES], [*programs.ETCD], [binaries.NEXT_ETCD], ["coredns"], [*programs.CONTAINERD],
         ["nvidia-ctk", "nvidia-cdi-hook"],
     ]  # fmt: skip
     one = golang.Build("etcd", "etcd", "go.etcd.io/etcd/server/v3")
     assert len(golang.together([one, replace(one, name="b", ldflags="-X a=b"), replace(one, name="c")])) == 2
     assert [golang._executable(build) for build in (one, binaries.BUILDS[0])] == ["server", "kube-apiserver"]
-    for module in golang.ARTIFACTS.iterdir():
+    for module in (*golang.MODULES.iterdir(), *paths.ARTIFACTS.iterdir()):
         # A package "." has the name of its module, which is that of its directory.
         assert (module / "go.mod").read_text().startswith(f"module muster.dev/lab/{module.name}\n")
 
@@ -147,14 +150,14 @@ def test_programs_of_one_module_and_recipe_go_together_and_have_their_own_names(
 def test_published_checksums_are_found_in_the_usual_forms(site: tuple[Path, str], text: str) -> None:
     folder, url = site
     (folder / "sums").write_text(text.format(sum="a" * 64))
-    assert binaries._published_sum(f"{url}/sums", "etcd.tar.gz") == "a" * 64
+    assert download.published_sum(f"{url}/sums", "etcd.tar.gz") == "a" * 64
 
 
 def test_a_checksum_file_without_the_name_is_refused(site: tuple[Path, str]) -> None:
     folder, url = site
     (folder / "sums").write_text("ffff  other\n")
-    with pytest.raises(LabError, match=r"no checksum for etcd\.tar\.gz"):
-        binaries._published_sum(f"{url}/sums", "etcd.tar.gz")
+    with pytest.raises(GpuBurninError, match=r"no checksum for etcd\.tar\.gz"):
+        download.published_sum(f"{url}/sums", "etcd.tar.gz")
 
 
 def test_the_image_archive_holds_the_binary_under_its_digest(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import binaries, image, kept
+from gpu_burnin.fleet.mirror import kept, programs
+from tests.lab import binaries, image
 from tests.support.clocks import PATIENCE_S
 from tests.support.lab_stand_ins import Machine, called
 
@@ -48,8 +49,9 @@ def _lose(machine: Machine, *names: str) -> Path:
 
 
 BUILD = """
+from gpu_burnin.fleet.mirror import fill
 from tests.lab import binaries
-binaries._reachable = lambda url: False
+fill.reachable = lambda url: False
 binaries.ensure_binaries()
 print("done")
 """
@@ -212,17 +214,22 @@ def site() -> Iterator[Site]:
 
 def test_finished_downloads_are_kept(machine: Machine, site: Site) -> None:
     download = f"""
+from dataclasses import replace
+from gpu_burnin.fleet.mirror import programs
 from tests.lab import binaries
-binaries.KUBERNETES_SITE = {site.url!r}
-binaries.REACHABLE = {site.url!r} + "/stable.txt"
-binaries.DOWNLOADS = binaries.DOWNLOADS[:len(binaries.KUBERNETES)]
-binaries.BUILDS = ()
+programs.KUBERNETES_SITE = {site.url!r}
+binaries.CONTENTS = replace(
+    binaries.CONTENTS,
+    site={site.url!r} + "/stable.txt",
+    downloads=programs.DOWNLOADS[:len(programs.KUBERNETES)],
+    builds=(),
+)
 binaries.ensure_binaries()
 print("done")
 """
     site.block = "kubelet"
     machine.run_and_cut(download, site.half.is_set, signal.SIGKILL)
-    names = list(binaries.KUBERNETES)
+    names = list(programs.KUBERNETES)
     assert site.asked == ["stable.txt", *names[: names.index("kubelet") + 1]]
     site.asked.clear()
     site.block = ""

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import binaries, golang, kept
+from gpu_burnin.fleet.mirror import fill, golang, kept
+from gpu_burnin.fleet.mirror.golang import Build
+from gpu_burnin.fleet.mirror.programs import ETCD, KUBERNETES
+from tests.lab import binaries, paths
 from tests.lab.binaries import BUILDS, IMAGES, ensure_binaries
-from tests.lab.golang import Build
 
 NAMES = {build.name for build in BUILDS} | {name for made in IMAGES for name in made.outputs}
 
@@ -43,15 +45,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """A cache that is filled, of artifacts that may be changed."""
     found = Cache(tmp_path / "cache")
     monkeypatch.setenv("MUSTER_CACHE", str(found.root))
-    artifacts = shutil.copytree(golang.ARTIFACTS, tmp_path / "artifacts")
-    # The directory of the artifacts is a default of the function: it is what a caller may name.
+    artifacts = tmp_path / "artifacts"
+    for modules in (golang.MODULES, paths.ARTIFACTS):
+        shutil.copytree(modules, artifacts, dirs_exist_ok=True)
     key = golang.build_key
-    monkeypatch.setattr(binaries, "build_key", lambda build: key(build, artifacts))
-    monkeypatch.setattr(binaries, "go_build", found.build)
-    monkeypatch.setattr(binaries, "ready_go", lambda: "go")
-    monkeypatch.setattr(binaries.Sources, "fetch", lambda sources, builds: None)
+    for part in (binaries, fill):
+        monkeypatch.setattr(part, "build_key", lambda build: key(replace(build, modules=artifacts)))
+        monkeypatch.setattr(part, "go_build", found.build)
+    monkeypatch.setattr(fill, "ready_go", lambda: "go")
+    monkeypatch.setattr(fill.Sources, "fetch", lambda sources, builds: None)
     monkeypatch.setattr(binaries, "libraries", lambda program: [])
-    monkeypatch.setattr(binaries, "_reachable", lambda url: False)
+    monkeypatch.setattr(fill, "reachable", lambda url: False)
     found.ensure()
     assert {*found.built} == {build.name for build in BUILDS} | {made.build.name for made in IMAGES}
     return found
@@ -72,8 +76,8 @@ def inodes(directory: Path) -> dict[str, int]:
         ("deviceplugin/main.go", {"deviceplugin"}, {"deviceplugin.tar"}),
         ("labtool/main.go", {"labtool"}, {"labtool", "labtool.tar"}),
         ("coredns/go.mod", {"coredns"}, {"coredns"}),
-        ("etcd/tools.go", {*binaries.ETCD}, {*binaries.ETCD}),
-        ("kubernetes/go.sum", {*binaries.KUBERNETES}, {*binaries.KUBERNETES}),
+        ("etcd/tools.go", {*ETCD}, {*ETCD}),
+        ("kubernetes/go.sum", {*KUBERNETES}, {*KUBERNETES}),
     ],
 )
 def test_a_changed_artifact_is_made_again_and_no_other(

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.fleet.mirror.golang import Build
+from gpu_burnin.fleet.mirror.programs import KUBERNETES_VERSION
 from tests.lab import older
-from tests.lab.binaries import BUILDS, KUBERNETES_VERSION
-from tests.lab.golang import ARTIFACTS, Build
+from tests.lab.binaries import BUILDS
+from tests.lab.error import LabError
 from tests.lab.older import NAMES, OLDER_VERSION, ensure_older, older_dir
-from tests.lab.shell import LabError
+from tests.lab.paths import ARTIFACTS
 
 
 @pytest.fixture

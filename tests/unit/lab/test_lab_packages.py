@@ -11,13 +11,13 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt as 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_packages, offered, openpgp
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Run
 
+from gpu_burnin.fleet.mirror.commands import run
 from tests.lab.packages import deb, distribution, driver, toolkit
 from tests.lab.packages import repository as apt_repository
 from tests.lab.packages.build import ensure_repository
 from tests.lab.packages.deb import File, package, with_scripts
 from tests.lab.packages.keys import keys
 from tests.lab.packages.machine.kernel import describe
-from tests.lab.shell import run
 from tests.support.lab_apt import MACHINE_STATUS, Apt
 
 

