@@ -5,11 +5,14 @@ Only here: rights and policy together let each node write the AgentHeartbeat of 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_burnin.node.api import NodeApi
 from gpu_burnin.node.heartbeat import Heartbeat, heartbeat_document, heartbeats_path
+from gpu_burnin.settings.config import Config, PublishConfig
 from gpu_burnin.settings.names import Names
 from tests.integration.gate import attacker, kubelet, numbers, refused
 from tests.integration.kube import APPLY, JSON_PATCH, MERGE_PATCH, Client, Server
@@ -32,12 +35,17 @@ def beating(ledger: Server) -> str:
     return name
 
 
-def test_the_agent_renews_its_own(ledger: Server, admitter: Client, beating: str) -> None:
-    change = {"spec": {"renewTime": "2026-11-27T03:01:00.000Z"}}
-    reply = kubelet(ledger, beating).request("PATCH", f"{PATH}/{beating}", change, MERGE_PATCH)
-    assert reply.status == 200, reply.message
-    kept = admitter.request("GET", f"{PATH}/{beating}").body
-    assert kept["spec"] == {**made(beating)["spec"], **change["spec"]}
+def test_the_agent_makes_and_renews_its_own(ledger: Server, admitter: Client, tmp_path: Path) -> None:
+    """By its own client, with the certificate that kubelet has."""
+    name = f"beat-{next(numbers)}"
+    pair = tmp_path / "kubelet.pem"
+    pair.write_bytes(b"".join(p.read_bytes() for p in ledger.authority.issue(f"system:node:{name}", ["system:nodes"])))
+    publish = PublishConfig(f"https://127.0.0.1:{ledger.port}", ledger.authority.ca, pair)
+    agent = NodeApi(Config(node_name=name, publish=publish))
+    for renewed in ("2026-11-27T03:00:00.000Z", "2026-11-27T03:01:00.000Z"):
+        agent.renew(Heartbeat("boot-1", "2026-11-27T02:00:00.000Z", renewed))
+        kept = admitter.request("GET", f"{PATH}/{name}").body
+        assert kept["spec"] == {**made(name)["spec"], "renewTime": renewed}
 
 
 def test_the_admitter_hears_it(admitter: Client, beating: str) -> None:
