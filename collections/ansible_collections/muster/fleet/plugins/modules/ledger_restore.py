@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -170,25 +172,31 @@ def _compare(module: AnsibleModule) -> Plan:
     since = given["operation"]["begun_at"][:19] + "Z"
     old = etcd_ledger.newest(given["members"])
     try:
-        then = ledger(etcd_ledger.of_database(_database(module), given["domain"]))
+        with _database(module) as database:
+            then = ledger(etcd_ledger.of_database(database, given["domain"]))
     except FleetError as error:
         module.warn(f"{error}: every node is in doubt after the restore")
         then = None
     return compared(ledger(old) if old is not None else None, then, since, given["manifest"]["taken_at"])
 
 
-def _database(module: AnsibleModule) -> Path:
-    """The snapshot's database: that of the restore under way, else opened for this look alone."""
+@contextmanager
+def _database(module: AnsibleModule) -> Iterator[Path]:
+    """The snapshot's database: that of the restore under way, else opened for this look alone, since it is plain."""
     given = module.params
     begun = Path(given["directory"]) / "snapshot.db"
     if begun.exists():
-        return begun
+        yield begun
+        return
     looked, manifest = Path(module.tmpdir) / "snapshot.db", given["manifest"]
     identity = Path(given["identity"]) if given["identity"] else None
     # It was verified before, and is as old as it was then.
     wanted = etcd_restore.Wanted(manifest["fleet"], manifest["cluster"], float("inf"))
-    etcd_restore.open_snapshot(Path(given["source"]), identity, wanted, looked, time.time())
-    return looked
+    try:
+        etcd_restore.open_snapshot(Path(given["source"]), identity, wanted, looked, time.time())
+        yield looked
+    finally:
+        looked.unlink(missing_ok=True)
 
 
 def _keep(given: dict[str, Any], plan: Plan) -> None:
