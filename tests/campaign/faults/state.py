@@ -115,7 +115,7 @@ PRESENCE: tuple[StateFault, ...] = (
            options=_one_more),
     _fault("one gpu too many", "GPU_COUNT", FAIL, {"gpus": "{more}"}, on_gpu=False),
     _fault("memory lost", "MEMORY_REDUCED", FAIL, draw=_less_memory),
-    _fault("unknown model", "GPU_UNKNOWN_SKU", INCONCLUSIVE, _on("pci_device_id", "0x1eb8")),
+    _fault("unknown model", "GPU_UNKNOWN_SKU", INCONCLUSIVE, _on("pci_device_id", "0x1e30")),
     _fault("foreign process", "GPU_BUSY", INCONCLUSIVE, _on("processes", "4194303:1073741824")),
 )  # fmt: skip
 
