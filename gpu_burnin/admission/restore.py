@@ -151,7 +151,15 @@ def _same(before: NodeAdmission, then: NodeAdmission | None) -> bool:
 def _known(record: NodeAdmission) -> object:
     one: Status = record.status
     seen = one.state, one.code, one.host_key, one.highest_sequence, one.highest_report_sha256
-    return replace(record.spec, restored=None), seen, one.accepted, one.last_test, one.proofs, one.retested
+    return (
+        replace(record.spec, restored=None),
+        seen,
+        one.accepted,
+        one.last_test,
+        one.proofs,
+        one.retested,
+        one.power_cycle,
+    )
 
 
 def _moved(before: NodeAdmission, then: NodeAdmission | None, new: str) -> Moved:
@@ -167,8 +175,10 @@ def _moved(before: NodeAdmission, then: NodeAdmission | None, new: str) -> Moved
     new_asks = _new_asks(before, then)
     said += [f"the {name} of {ask.who} ({ask.why}) is carried over" for name, ask in new_asks]
     said += [f"the {name} of {ask.who} ({ask.why}) was over and stands again" for name, ask in over]
+    owed = _owed(before, then)
+    said += [owed] if owed else []
     told = "; ".join(said) or "its entry was newer"
-    return Moved(before.name, told, was, _spec(before, then), bad or bool(new_asks or over))
+    return Moved(before.name, told, was, _spec(before, then), bad or bool(new_asks or over or owed))
 
 
 def _stands(record: NodeAdmission) -> str:
@@ -198,6 +208,8 @@ def _spec(before: NodeAdmission, then: NodeAdmission | None) -> Spec:
     identity = replace(before.spec.identity, carried_sequence=sequence, carried_report_sha256=report)
     asks = {name: _renamed(name, ask) for name, ask in _new_asks(before, then)}
     repair = asks.get("repair") if before.spec.hold is None else None
+    if (owed := _owed(before, then)) and before.status.power_cycle is not None and before.spec.quarantine is None:
+        asks["quarantine"] = Ask(PROVISIONER_USER, sentence(owed), before.status.power_cycle.since)
     return Spec(
         identity,
         before.spec.hardware,
@@ -206,6 +218,17 @@ def _spec(before: NodeAdmission, then: NodeAdmission | None) -> Spec:
         quarantine=asks.get("quarantine"),
         retest=asks.get("retest"),
     )
+
+
+def _owed(before: NodeAdmission, then: NodeAdmission | None) -> str:
+    """What is told of a power cycle that nobody has confirmed and of which the snapshot knows nothing; else "".
+
+    It is carried over as a quarantine: the status is the admitter's to write, and it hears of no FAIL twice.
+    """
+    owed = before.status.power_cycle
+    if owed is None or (then is not None and then.status.power_cycle is not None):
+        return ""
+    return f"a power cycle for {owed.code} is owed since {owed.since}: power the machine off and on, then release it"
 
 
 def _renamed(name: str, ask: Ask) -> Ask:

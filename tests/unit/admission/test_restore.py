@@ -17,6 +17,7 @@ from gpu_burnin.admission.record import (
     Ask,
     Identity,
     NodeAdmission,
+    PowerCycle,
     Spec,
     State,
     Status,
@@ -87,6 +88,21 @@ def test_an_etcd_that_was_built_anew_lowers_no_number() -> None:
     one, two = restore.compared(fresh, by_name(node("gpu-1", FAULT), node("gpu-2", FAULT)), SINCE, TAKEN).nodes
     assert one.spec is not None and one.spec.identity.carried_sequence == 9 and "sequence" not in one.told
     assert two.spec is not None and two.spec.identity.carried_sequence == 0, "another key begins anew"
+
+
+def test_a_power_cycle_that_nobody_has_confirmed_is_carried_over_as_a_quarantine() -> None:
+    """A warm reboot and a PASS after the restore would clear the fault: the restored ledger never heard of it."""
+    owed = replace(READY, power_cycle=PowerCycle("XID_FATAL", "boot", SINCE))
+    (moved,) = restore.compared(by_name(node("gpu-1", owed)), by_name(node("gpu-1")), SINCE, TAKEN).nodes
+    told = f"a power cycle for XID_FATAL is owed since {SINCE}: power the machine off and on, then release it"
+    assert (moved.told, moved.urgent) == (told, True)
+    assert moved.spec is not None and moved.spec.quarantine == Ask("muster:provisioner", told, SINCE)
+    # Of a node that a person has quarantined that quarantine stands, and where the snapshot knows of it nothing moved.
+    (asked,) = restore.compared(
+        by_name(node("gpu-1", owed, quarantine=ANN)), by_name(node("gpu-1")), SINCE, TAKEN
+    ).nodes
+    assert asked.spec is not None and asked.spec.quarantine is not None and "of ann" in asked.spec.quarantine.why
+    assert restore.compared(by_name(node("gpu-1", owed)), by_name(node("gpu-1", owed)), SINCE, TAKEN).nodes == ()
 
 
 def test_a_repair_is_carried_over_as_a_hold_that_people_can_end() -> None:
