@@ -93,7 +93,8 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
     facts = Facts(view, view.node, spec, status, evidence, rules, now)
     flight = flight_of(facts, calendar)
     under_test = flight.sent and not flight.unanswered
-    facts = replace(facts, status=confirmed(facts, flight))
+    if denied is not Brake.GATE:  # without leave to act on what its agent said, the doubt is what keeps it closed
+        facts = replace(facts, status=confirmed(facts, flight))
     facts = replace(
         facts,
         status=_asked_done(facts, flight),
@@ -115,8 +116,8 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> De
 
 def _judged(facts: Facts, denied: Brake | None) -> Judged:
     """What is true of it, without the fault where nobody gave leave to act on one."""
-    judged = after_restore(facts, judge(facts))
-    return replace(judged, fault="") if denied is Brake.GATE else judged
+    judged = judge(facts)
+    return after_restore(facts, replace(judged, fault="") if denied is Brake.GATE else judged)
 
 
 def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course) -> Decision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpu_burnin.admission.decide import retest
-from gpu_burnin.admission.decide.judge import GPUS_MISSING, Facts, Judged, missing_gpus
+from gpu_burnin.admission.decide.judge import GPUS_MISSING, LEDGER_RESTORED, Facts, Judged, missing_gpus
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
 from gpu_burnin.admission.decide.nodes import gated
 from gpu_burnin.admission.decide.outlook import next_of
@@ -37,7 +37,7 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
     flight, begun, planned = _with_test(facts, judged, flight, calendar, denied)
     stand = stand_of(facts.view.name, facts.spec, judged, facts.now)
     if not judged.fit or stand.who:
-        if denied is Brake.GATE and was_open and not stand.who:
+        if denied is Brake.GATE and was_open and not stand.who and doubted(facts.spec, facts.status) is None:
             return _course(judged, _braked(facts, judged, flight), True, flight, planned, None)
         return _course(judged, stand, False, flight, planned, _leave_to_gate(facts, judged, stand, was_open))
     if flight.request is None:
@@ -59,15 +59,16 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
 
 
 def _leave_to_gate(facts: Facts, judged: Judged, stand: Stand, was_open: bool) -> Brake | None:
-    """The leave to keep it from work: none for a boot, after a restore of etcd, nor for what a person asks.
+    """The leave to keep it from work: none for a boot, the doubt after a restore of etcd, nor for what a person asks.
 
-    A hold asks that new work stays away and no more: to ask the work on it to leave is the admitter's own step.
+    A hold, and that doubt, keep new work away and no more: to ask the work on it to leave is the admitter's own step.
     """
     held = active(facts.spec.hold, facts.now) is not None and facts.status.state is State.HELD
+    held = held or facts.status.code == LEDGER_RESTORED
     asked = stand.who or active(facts.spec.quarantine, facts.now) is not None
     own_step = was_open or (held and judged.fault)
-    free = asked or judged.rebooted or doubted(facts.spec, facts.status) is not None
-    return Brake.GATE if own_step and not free else None
+    in_doubt = doubted(facts.spec, facts.status) is not None and not judged.fault
+    return Brake.GATE if own_step and not (asked or judged.rebooted or in_doubt) else None
 
 
 def _braked(facts: Facts, judged: Judged, flight: retest.Flight) -> Stand:

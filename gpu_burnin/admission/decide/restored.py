@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_burnin.admission.decide.judge import LEDGER_RESTORED, Facts, Judged
+from gpu_burnin.admission.decide.judge import LEDGER_RESTORED, Facts, Judged, VerdictLabel
 from gpu_burnin.admission.decide.remember import EVIDENCE_REPLAYED
 from gpu_burnin.admission.decide.retest import Flight
 from gpu_burnin.admission.decide.words import sentence
@@ -32,9 +32,13 @@ def confirmed(facts: Facts, flight: Flight) -> Status:
 
 
 def after_restore(facts: Facts, judged: Judged) -> Judged:
-    """What is true of a node in this doubt: what speaks against it counts, what speaks for it is of the snapshot."""
+    """What is true of a node in this doubt: what speaks against it counts, what speaks for it is of the snapshot.
+
+    A fault for which there is no leave leaves it in the doubt, which needs none: closed, and its work on it.
+    """
     restored = doubted(facts.spec, facts.status)
-    if restored is None or not (judged.fit or judged.due or judged.code == EVIDENCE_REPLAYED):
+    braked = judged.verdict is VerdictLabel.FAIL and not judged.fault
+    if restored is None or not (judged.fit or judged.due or judged.code == EVIDENCE_REPLAYED or braked):
         return judged
     late = f"; {facts.unanswered}" if facts.unanswered else ""
     message = (

@@ -26,6 +26,7 @@ from tests.support.decide_helpers import (
     ready_view,
     seen,
     settled,
+    shown,
 )
 
 SINCE = "2026-11-21T11:59:00Z"
@@ -72,9 +73,27 @@ def test_an_agent_that_has_spoken_brings_it_back_and_any_other_note_does_not() -
 
 def test_a_fault_that_the_agent_tells_again_is_a_fault() -> None:
     found = seen(changed(settled(restored()), agent=SPOKEN, statement=XID))
-    assert (found.state, found.code, found.needs) == ("quarantined", "XID_FATAL", None)
-    # The agent is faster than the admitter: a share that is reached does not keep such a node at work.
-    assert (seen(restored(statement=XID)).code, seen(restored(statement=XID)).needs) == ("XID_FATAL", None)
+    assert (found.state, found.code, found.needs) == ("quarantined", "XID_FATAL", Brake.GATE)
+    assert found.evict == ("train-0",)
+
+
+@pytest.mark.parametrize("agent", [SPOKEN, AgentNote(BOOT)])
+@pytest.mark.parametrize("closed", [True, False])
+def test_where_a_share_is_reached_such_a_fault_leaves_it_closed_and_its_work_on_it(
+    agent: AgentNote, closed: bool
+) -> None:
+    """As before the restore, when a fault of many nodes at once was a person's to decide."""
+    view = changed(settled(restored()) if closed else restored(), agent=agent, statement=XID)
+    for _ in range(3):
+        decision = decide(view, RULES, NOW)
+        assert decision.needs is Brake.GATE
+        left = withheld(view, decision, "the share is reached", NOW + timedelta(minutes=1), RULES, NOW)
+        shown_now = shown(view, left)
+        assert (shown_now.state, shown_now.code, shown_now.evict) == ("suspect", "LEDGER_RESTORED", ())
+        assert shown_now.taints == {"preflight:NoSchedule"} and left.status.highest_sequence == 9
+        view = carried_out(view, left)
+    granted = seen(view)
+    assert (granted.code, granted.evict) == ("XID_FATAL", ("train-0",))
 
 
 def test_of_a_dead_agent_the_old_pass_does_not_count_and_a_test_is_asked_for_in_time() -> None:
