@@ -79,7 +79,9 @@ def _has_mig(sku: Sku) -> bool:
 
 
 def _lower_limit(source: random.Random, profile: Profile) -> Lines:
-    return _on("power_enforced_mw", int(profile.settings["power_default_mw"]) - source.randrange(2_000, 60_000, 1000))
+    lowered = int(profile.settings["power_default_mw"]) - source.randrange(2_000, 60_000, 1000)
+    # Of a module that shares its power with the processor, what was asked for counts.
+    return {**_on("power_enforced_mw", lowered), **_on("power_limit_mw", lowered)}
 
 
 def _links_down(source: random.Random, profile: Profile) -> Lines:
