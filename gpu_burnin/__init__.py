@@ -1,6 +1,6 @@
-"""The burn-in of GPU nodes: exact checks, counted coverage, signed evidence.
+"""GPU nodes: their burn-in (exact checks, counted coverage, signed evidence), their admission, and the fleet's command.
 
-As a library, here the first GPU for a minute and all results typed:
+The burn-in as a library, here the first GPU for a minute and all results typed:
 
     from gpu_burnin import Plan, RunOptions, Verdict, load_config, run_burnin
 

@@ -10,10 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = "docs/verified-hardware.md"
-# A sentence, up to its end, that says of something that it did not run on a GPU.
+# What a sentence says of something that did not run on a GPU.
 CLAIM = re.compile(
-    r"[^.;:]*\b(?:has|have|was|were) (?:not|never)(?: yet)?(?: been)? run (?:yet )?on [^.;:]*(?:hardware|GPU)"
-    r"|[^.;:]*\b[Nn]othing (?:here )?(?:is|was|has been) (?:proven|tested|tried|measured) on [^.;:]*(?:hardware|GPU)"
+    r"\b(?:has|have|was|were) (?:not|never)(?: yet)?(?: been)? run (?:yet )?on .*(?:hardware|GPU)"
+    r"|\b[Nn]othing (?:here )?(?:is|was|has been) (?:proven|tested|tried|measured) on .*(?:hardware|GPU)"
     r"|tests on GPUs \| \**none yet"
 )
 # Where a page names the models that have run the burn-in: an H100 and an H200.
@@ -34,7 +34,8 @@ TRUE = ["The whole fleet has not run on machines with GPUs.", "A common start of
 def claims(text: str) -> list[str]:
     """The sentences that are false beside what the page has: one line each."""
     line = " ".join(part.strip(" #*") for part in text.splitlines())
-    return [found.strip() for found in CLAIM.findall(line) if not NOT_THERE.search(found)]
+    found = (sentence.strip() for sentence in re.split("[.;:]", line))
+    return [sentence for sentence in found if CLAIM.search(sentence) and not NOT_THERE.search(sentence)]
 
 
 def test_the_page_has_runs_of_one_gpu_each() -> None:
