@@ -10,7 +10,8 @@ export PATH="$PWD/.venv/bin:$PATH"
 # the environment says otherwise, as images of containers do.
 unset PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 failed=()
-selection=(-m "not slow and not soak")
+# What is slow and not marked is named.
+selection=(-m "not slow and not soak" --durations=10 --durations-min=0.5)
 lint_since=(${BASE:+"$BASE"})
 if [[ "${1:-}" == --all ]]; then
   selection=(-m "not soak")

@@ -39,6 +39,7 @@ def judged(one: ExplainedXid, *, before: bool, passed: bool) -> Outcome:
 PLAIN = [one for one in all_explained() if not any(rule.pattern == ".*" for rule in one.by_text)]
 
 
+@pytest.mark.slow
 def test_what_is_told_of_each_code_is_what_the_judge_does() -> None:
     assert len(PLAIN) == len(load_xids().xids) + len(load_xids().sxids)
     unknown = [explained(4321, sxid=False), explained(4321, sxid=True)]

@@ -57,6 +57,7 @@ def test_what_ends_a_step_is_one_sentence_beside_what_it_has_told(
 # --- one file of tests ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "why"),
     [

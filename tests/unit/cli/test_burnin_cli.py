@@ -97,6 +97,7 @@ def test_gate_says_open_and_loads_little(config: Config, statement: Statement, t
     assert not loaded_by("gate", "--config", path) & heavy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(cli.TABLE))
 def test_lazy_commands_are_there_with_their_help(name: str) -> None:
     module, attribute, help_line = cli.TABLE[name]
@@ -106,6 +107,7 @@ def test_lazy_commands_are_there_with_their_help(name: str) -> None:
     assert call(name, "--help").returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -144,6 +146,7 @@ def test_mistakes_are_exit_code_2(arguments: tuple[str, ...], says: str) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_version_schema_and_explain() -> None:
     assert call("version").stdout.strip() == call("--version").stdout.split()[-1]
     assert json.loads(call("schema").stdout)["title"]

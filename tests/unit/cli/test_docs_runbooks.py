@@ -170,6 +170,7 @@ def test_there_are_runbooks() -> None:
     assert len(RUN) > 150
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ALL, ids=lambda one: f"{one.page}: {one.line}"[:70])
 def test_what_a_command_names_is_there(command: Command) -> None:
     assert [word for words in command.parts for word in missing(words)] == []

@@ -122,6 +122,7 @@ def test_mistakes_are_told_before_anything_is_asked(
     assert done.exit_code == 2 and says in done.stderr and api.requests == []
 
 
+@pytest.mark.slow
 def test_coverage_uses_the_admitters_budgets(api: FakeApi, tmp_path: Path) -> None:
     config = tmp_path / "admitter.yaml"
     config.write_text("tests: {nodes: 3, share: 0.5, hours: ['22:00-06:00']}\n")

@@ -38,6 +38,7 @@ def test_every_variable_of_the_plan_is_one_of_its_role() -> None:
         assert {name for entry in entries.values() for name in entry["options"]} >= set(names), role
 
 
+@pytest.mark.slow
 def test_the_lab_is_read_with_the_defaults_of_the_roles() -> None:
     found = inventory.read(ROOT / "inventory/lab")
     assert (found.name, found.planned_nodes, found.unknown, found.faults) == ("lab", 10, {}, ())
@@ -50,6 +51,7 @@ def test_the_lab_is_read_with_the_defaults_of_the_roles() -> None:
     assert slow.where.startswith("inventory/lab/group_vars/all.yml:") and "local_ssd_max_p99_ms is 200 ms" in slow.line
 
 
+@pytest.mark.slow
 def test_contradictions_are_found_and_placed(tmp_path: Path) -> None:
     wrong = written(tmp_path, 30, fleet_planned_nodes=3001, fleet_pod_cidr="10.0.0.0/16", admitter_joins_per_s=10)
     found = inventory.read(wrong)
@@ -59,6 +61,7 @@ def test_contradictions_are_found_and_placed(tmp_path: Path) -> None:
     assert "all.yml" in said and found.number("admitter_joins_per_s") == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "says"), [("many", "fleet_planned_nodes is 'many'"), (0, "fleet_planned_nodes is 0")]
 )
@@ -67,6 +70,7 @@ def test_a_plan_needs_a_number_of_nodes(tmp_path: Path, value: object, says: str
         inventory.read(written(tmp_path, 20, fleet_planned_nodes=value))
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
     broken = written(tmp_path, 20)
     (broken / "group_vars/gpu_nodes.yml").write_text("a: [\n")
@@ -74,6 +78,7 @@ def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
         inventory.read(broken)
 
 
+@pytest.mark.slow
 def test_without_the_collection_it_says_where_to_call_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = written(tmp_path, 20)
     empty = tmp_path / "ansible.cfg"

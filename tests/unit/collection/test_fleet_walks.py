@@ -102,6 +102,7 @@ def templates_of(path: Path) -> Iterator[str]:
         yield from texts(once(yaml.safe_load(path.read_text())))
 
 
+@pytest.mark.slow
 def test_no_expression_of_one_host_walks_all() -> None:
     found: dict[tuple[str, str], str] = {}
     for role in sorted((REPOSITORY / "roles").iterdir()):

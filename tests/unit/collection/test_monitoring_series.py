@@ -58,6 +58,7 @@ def test_an_agent_shows_what_is_declared_at_most(agent: Counter[str]) -> None:
     assert too_many("node", agent) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(name for name in SAMPLES if name.endswith(f"-{GPUS}")))
 def test_a_burnin_shows_what_is_declared_at_most(name: str) -> None:
     shown = of_page(to_openmetrics(SAMPLES[name]()[0]))
@@ -91,6 +92,7 @@ def test_dcgms_exporter_shows_what_is_declared_at_most() -> None:
     assert too_many("gpu", {counter.field: GPUS for counter in COUNTER_TABLE}) == []
 
 
+@pytest.mark.slow
 def test_what_a_node_shows_of_its_gpus_and_the_rest_as_declared_keep_the_budget(agent: Counter[str]) -> None:
     burnin = max((of_page(to_openmetrics(make()[0])) for name, make in SAMPLES.items() if name.endswith(f"-{GPUS}")),
                  key=lambda shown: kept("node", shown))  # fmt: skip

@@ -99,6 +99,7 @@ def test_a_module_that_modprobe_d_keeps_away_is_told(tmp_path: Path) -> None:
         on_disk(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_certificate_that_signed_a_module(tmp_path: Path) -> None:
     """Signed as the kernel's scripts/sign-file does: PKCS#7 without certificates, then struct module_signature."""
     path = add(tmp_path, DKMS, "580.1")

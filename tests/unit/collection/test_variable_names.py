@@ -68,6 +68,7 @@ def test_a_site_s_own_name_is_left_alone(names: KnownNames, own: str) -> None:
     assert names.meant_by(own) == ""
 
 
+@pytest.mark.slow
 def test_no_known_name_is_a_slip_of_another() -> None:
     """What separates slips from names separates the names themselves, or the rule is too wide."""
     options = [name for spec in load_role_specs([ROLES]).values() for name in spec.options]

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpu_burnin.device.port import DeviceError, DeviceFault
 from gpu_burnin.engine.messages import Failed, parse
 from gpu_burnin.engine.worker import Progress, _failure
@@ -19,6 +21,7 @@ from tests.support.engine_helpers import limited, plan
 from tests.support.executor_helpers import LIMITS, gone, run_plan, told
 
 
+@pytest.mark.slow
 def test_real_workers_pass_on_healthy_memory_and_prove_their_detectors() -> None:
     result = run_plan(plan("gemm", "hbm", gpus=2, selftest=True))
     assert [r.verdict for r in result.results] == [Verdict.PASS] * 4
@@ -29,6 +32,7 @@ def test_real_workers_pass_on_healthy_memory_and_prove_their_detectors() -> None
     assert result.facts["GPU-0"]["backend"] == "cpu"
 
 
+@pytest.mark.slow
 def test_real_worker_faults_hit_the_gpu_they_name() -> None:
     inject = ("gemm:bitflip:gpu=1", "hbm:crash:gpu=1", "gemm:crash_once:gpu=0")
     result = run_plan(plan("gemm", "hbm", gpus=2, inject=inject))
@@ -111,6 +115,7 @@ def test_the_environment_of_a_worker_is_clean() -> None:
     assert worker_environment(base, "cuda", "GPU-1")["CUDA_VISIBLE_DEVICES"] == "GPU-1"
 
 
+@pytest.mark.slow
 def test_a_gpu_that_waits_for_the_turns_of_others_is_not_tested_meanwhile() -> None:
     """Copies of four GPUs, one after the other: each waits for three."""
     made = plan("pcie", gpus=4)

@@ -82,6 +82,7 @@ def test_two_threads_give_the_same_digests_as_one(with_one_thread: dict[str, lis
     assert len(with_one_thread) == sum(len(exact.ranges_for(p)) for p in exact.PRECISIONS)
 
 
+@pytest.mark.slow
 def test_another_order_of_summation_gives_the_same_digests(with_one_thread: dict[str, list[str]]) -> None:
     assert digests(_NoBlas()) == with_one_thread
 

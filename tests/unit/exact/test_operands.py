@@ -51,6 +51,7 @@ def test_bounds_refuse_what_does_not_fit() -> None:
     assert not exact.is_exact("fp32", RANGES["square"], 2 * MAX_K)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operands", RANGES.values(), ids=lambda r: r.name)
 @pytest.mark.parametrize("k", [16, 80, 256])
 def test_operands_keep_to_their_bounds(operands: OperandRange, k: int) -> None:

@@ -81,6 +81,7 @@ def _vectors(operands: OperandRange) -> tuple[np.ndarray, np.ndarray]:
     return a, b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "operands", "scaled"),
     [(*case, scaled) for case in ALL for scaled in (False, True) if exact.can_scale(case[0]) or not scaled],

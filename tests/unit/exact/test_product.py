@@ -79,6 +79,7 @@ def test_golden_digests_are_used_where_they_are_shipped_and_made_on_the_host_els
 _MEANT = {"stale": "stale", "skipped_launch": "not_launched", "nan": "nonfinite", "inf": "nonfinite"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "kind"),
     [
@@ -146,6 +147,7 @@ def test_a_wrong_value_is_seen_by_freivalds_alone_in_any_element(precision: str)
     assert changed_zeros > 0 or precision != "fp8_e4m3"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("precision", exact.PRECISIONS)
 def test_every_fault_changes_the_data_whatever_the_seed(precision: str, name: str) -> None:
@@ -347,6 +349,7 @@ def test_location_asks_a_second_challenge_where_the_whole_product_is_too_large(m
     assert len(set(seen)) == 2, "another challenge each time"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["bitflip", "zero", "transposed"])
 def test_location_takes_little_memory_beside_operands_and_result(fault: str) -> None:
     shape = Shape(2048, 2048, 512)

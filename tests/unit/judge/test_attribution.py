@@ -146,6 +146,7 @@ def test_of_1000_noisy_matrices_nearly_all_are_attributed_right_and_no_healthy_o
     assert all(right[case] >= 0.99 * total[case] for case in right), right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", range(2, 17))
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.05])
 def test_healthy_matrices_of_any_size_say_nothing(count: int, noise: float) -> None:
@@ -285,6 +286,7 @@ def _mixed(draw: random.Random, classes: Callable[[int, int], str], noise: float
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [_bridged, _switched])
 def test_mixed_nodes_are_attributed_by_what_is_alike(classes: Callable[[int, int], str]) -> None:
     draw = random.Random(11)

@@ -194,6 +194,7 @@ def test_the_claim_speaks_of_the_time_of_the_copies_and_of_no_other(name: str) -
     assert 0.8 * counted.seconds <= RULE_OF_THREE / claimed <= 1.001 * counted.seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_whichever_unit_is_spoiled_is_seen(name: str) -> None:
     run = CASES[name]

@@ -34,6 +34,7 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_the_labs_inventory_describes_the_labs_hosts() -> None:
     lab = read_lab([REPOSITORY / "inventory/lab"])
     assert lab.name == "lab"

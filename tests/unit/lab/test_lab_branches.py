@@ -76,6 +76,7 @@ def node(
     return Node(tmp_path, sources[getattr(request, "param", NVIDIA)], monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(OLD, NEW), (NEW, OLD)])
 @pytest.mark.parametrize(("kind", "stem"), [(fabric.NVSWITCH, fabric.BRANCHED[0]), (fabric.RACK, fabric.BRANCHED[1])])
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_finished_binaries_are_kept_and_what_was_cut_is_made_again(machine: Machine, how: signal.Signals) -> None:
     machine.block(KUBELET)

@@ -127,6 +127,7 @@ def test_ubuntus_own_modules_are_signed_and_need_no_dkms(repository: Path, tmp_p
     assert describe(found)["signer"] == distribution.SIGNER and describe(found)["license"] == "Dual MIT/GPL"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["open", "proprietary"])
 @pytest.mark.parametrize(
     ("source", "system", "folder", "version", "release"),

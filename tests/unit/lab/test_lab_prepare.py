@@ -52,6 +52,7 @@ def _image(machine: Machine) -> list[Path]:
     return list(machine.cache.glob("image/*/rootfs/etc/whole"))
 
 
+@pytest.mark.slow
 def test_both_are_made_beside_each_other_and_once(machine: Machine) -> None:
     run = _both_begun(machine)
     machine.block("image")

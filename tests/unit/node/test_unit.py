@@ -64,6 +64,7 @@ def test_a_unit_that_is_not_forgotten_yet_is_waited_for(host: Path, monkeypatch:
     assert next(answers, None) is None, "it was started while its name was taken"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exit_code", [0, 1, 2, 3])
 def test_a_run_is_followed_to_its_exit_code(host: Path, exit_code: int) -> None:
     (host / "program").write_text(f'echo one >&2; printf "two\\nthree" >&2; echo "{{}}"; exit {exit_code}\n')

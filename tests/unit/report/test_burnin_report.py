@@ -326,6 +326,7 @@ def test_text_fits_one_screen_however_much_is_wrong() -> None:
     assert shown.count("To do:") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_text_keeps_to_its_width_and_says_the_same_in_each(name: str) -> None:
     report = SAMPLES[name]()[0]

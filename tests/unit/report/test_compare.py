@@ -196,6 +196,7 @@ def write(path: Path, report: model.Report) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_command_prints_text_or_json_and_ends_with_0(tmp_path: Path, before: model.Report) -> None:
     first, second = write(tmp_path / "a", before), write(tmp_path / "b", faulty_8()[0])
     done = CliRunner().invoke(command, [first, second])

@@ -30,6 +30,7 @@ def outcomes(suite: ET.Element) -> dict[str, str]:
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_counts_are_those_of_the_cases_and_nothing_is_skipped(name: str) -> None:
     root = ET.fromstring(to_junit(SAMPLES[name]()[0]))

@@ -115,6 +115,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", commands())
 def test_commands_of_the_page_work(command: str, reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's names stand for what a node has: runs of its own, and reports that were brought from others."""

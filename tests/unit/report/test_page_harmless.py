@@ -33,6 +33,7 @@ from tests.support.sample_reports import Sample, healthy_1, sample
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_page_loads_nothing_and_runs_nothing(name: str) -> None:
     assert problems(page_of(SAMPLES[name]())) == []

@@ -6,6 +6,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.report import charts, html, outputs
@@ -17,6 +19,7 @@ from tests.support.sample_nodes import SAMPLES
 from tests.support.sample_reports import faulty_8, healthy_1, healthy_8, sample
 
 
+@pytest.mark.slow
 def test_plots_of_a_gpu_are_open_where_something_was_found_against_it_and_folded_otherwise() -> None:
     def folded(name: str) -> tuple[list[str], list[str]]:
         report, series = SAMPLES[name]()

@@ -303,6 +303,7 @@ def test_opinion_is_a_table_and_only_where_it_was_asked_for() -> None:
 _GARBAGE: tuple[Any, ...] = (None, 7, -1, 1e308, True, "text", [], {}, [1, "a", None], {"a": 1}, [{}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", _GARBAGE, ids=repr)
 def test_errors_and_evidence_in_any_form_make_every_kind_of_report(by: Any) -> None:
     """They are mappings of any form: what has another one is left out, never an exception."""
@@ -325,6 +326,7 @@ def test_a_result_that_says_nothing_of_its_coverage_makes_every_kind_of_report()
     assert openmetrics.to_openmetrics(report).endswith(b"# EOF\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_every_picture_is_well_formed_and_says_what_it_shows(name: str) -> None:
     pictures = re.findall(r"<svg [^>]*viewBox.*?</svg>", html.render(*SAMPLES[name]()), re.DOTALL)

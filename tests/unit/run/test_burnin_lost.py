@@ -79,6 +79,7 @@ def test_a_reader_that_goes_away_changes_neither_run_nor_exit_code(
     assert [(run.path / "evidence.json").exists() for run in node.store.runs()] == [True]
 
 
+@pytest.mark.slow
 def test_closed_standard_streams_do_not_matter(node: Node) -> None:
     node.configure(checks=["state"])
     command = f"exec {sys.executable} -m gpu_burnin run --config {node.directory}/config.yaml <&- >&- 2>&-"

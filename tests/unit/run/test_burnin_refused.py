@@ -18,6 +18,7 @@ from gpu_burnin.node.prepare import Prepared, RunOptions, prepare
 from tests.support.node_runs import Node, codes, refused
 
 
+@pytest.mark.slow
 def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in node.environment.items():
         monkeypatch.setenv(name, value)
@@ -83,6 +84,7 @@ def test_options_are_checked_before_the_key_is_asked_for(keyless: Node) -> None:
     refused(keyless, "cannot read the host key /none")
 
 
+@pytest.mark.slow
 def test_a_real_node_that_cannot_sign_is_refused_before_its_first_check(
     keyless: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

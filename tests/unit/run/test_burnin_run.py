@@ -19,6 +19,7 @@ from tests.support.clocks import PATIENCE_S
 from tests.support.node_runs import BOOT_LINE, LAB, Node, codes, full
 
 
+@pytest.mark.slow
 def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node: Node, public_line: str) -> None:
     node.store.root.mkdir()
     (node.store.root / "revoked").write_text("XID 79 yesterday\n")
@@ -64,6 +65,7 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
     assert shown == (run.path / "report.txt").read_text()
 
 
+@pytest.mark.slow
 def test_faulty_node_fails_with_its_reasons_and_closes_the_gate(node: Node) -> None:
     node.scenario = "sick-ecc-xid79"
     with node.kernel_log.open("a") as log:
@@ -80,6 +82,7 @@ def test_faulty_node_fails_with_its_reasons_and_closes_the_gate(node: Node) -> N
     assert evidence.parse_statement((node.store.latest / "evidence.json").read_bytes()).verdict is Verdict.FAIL
 
 
+@pytest.mark.slow
 def test_less_than_the_configuration_asks_is_never_a_pass(node: Node) -> None:
     node.configure(level="standard")
     code, report, _ = node.run("--level", "quick", "--checks", "state", "--gpus", "1")
@@ -91,6 +94,7 @@ def test_less_than_the_configuration_asks_is_never_a_pass(node: Node) -> None:
     assert "1 of 2 GPUs" in said
 
 
+@pytest.mark.slow
 def test_injected_fault_is_found_and_leaves_no_evidence(node: Node) -> None:
     node.configure(checks=["hbm"], host_key="/none")
     code, report, _ = node.run("--inject", "hbm:bitflip:gpu=1", "--gpus", "1")
@@ -151,6 +155,7 @@ def test_an_unsigned_pass_neither_opens_the_gate_nor_leaves_it_to_an_older_one(n
     assert (code, "closed" in said) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_is_said_and_makes_no_time_negative(node: Node) -> None:
     node.configure(checks=["state"])
     program = """
@@ -173,6 +178,7 @@ runpy.run_module("gpu_burnin", run_name="__main__")
     assert "was set back by 3600." in stepped["message"] or "was set back by 3599." in stepped["message"]
 
 
+@pytest.mark.slow
 def test_a_lost_gpu_and_a_wrong_count_are_no_pass_without_the_state_check(node: Node) -> None:
     node.own_scenario = "gpus = 2\ngpu1.lost = handle\n"
     node.configure(checks=["hbm"], expect={"gpus": 4})
@@ -183,6 +189,7 @@ def test_a_lost_gpu_and_a_wrong_count_are_no_pass_without_the_state_check(node: 
     assert "2 GPUs were found, 4 are expected" in said
 
 
+@pytest.mark.slow
 def test_a_kernel_log_that_is_cut_during_the_run_is_no_pass(node: Node) -> None:
     node.configure(checks=["hbm"])
     node.kernel_log.write_text(f"{BOOT_LINE}6,1,200,-;a message that is lost\n")
@@ -218,6 +225,7 @@ def test_a_gpu_in_use_is_named_and_nothing_else_is_started(node: Node) -> None:
     assert "in use by process 4711" in err
 
 
+@pytest.mark.slow
 def test_metrics_are_written_for_node_exporter(node: Node) -> None:
     directory = node.directory / "textfiles"
     directory.mkdir()

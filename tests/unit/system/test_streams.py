@@ -25,6 +25,7 @@ def shell(command: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "exit_code", "says"),
     [

@@ -52,6 +52,7 @@ print(json.dumps([before, temperature(gpu)]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "events", "why"),
     [
@@ -177,6 +178,7 @@ def test_values_an_older_driver_has_under_other_names(run_python: Run) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [

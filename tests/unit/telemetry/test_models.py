@@ -66,6 +66,7 @@ def test_every_model_is_recorded() -> None:
     assert set(models()) == set(SKUS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "branch"), CASES)
 def test_a_healthy_node_passes(model: str, branch: str) -> None:
     for count in models()[model]["gpus"]:
@@ -221,6 +222,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_fault_in_one_of_two_gpus_gives_its_code_alone(name: str) -> None:
     code, since, make = FAULTS[name]

@@ -107,6 +107,7 @@ def test_lost_gpu_is_data(read_node: Read, run_python: Run, lost: str) -> None:
     assert check(run_python, f"gpu1.lost = {lost}\n")["codes"] == ["GPU_LOST"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "field", "why"),
     [
@@ -280,6 +281,7 @@ def test_pci_addresses_have_one_spelling(text: str, wanted: str) -> None:
     assert normal_bus_id(text) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.scenario")), ids=lambda path: path.stem)
 def test_scenarios_of_the_lab_leave_the_identity_to_the_host(read_node: Read, path: Path) -> None:
     """But for a GPU that says itself where it comes from."""

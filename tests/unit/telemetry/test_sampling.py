@@ -182,6 +182,7 @@ def faulty_run(
             yield faults, gpus, samplers.findings()
 
 
+@pytest.mark.slow
 def test_each_fault_gives_its_codes_on_its_gpu_only(faulty_run: Any) -> None:
     faults, gpus, findings = faulty_run
     reasons, notices = codes(findings, gpus)
@@ -189,6 +190,7 @@ def test_each_fault_gives_its_codes_on_its_gpu_only(faulty_run: Any) -> None:
     assert [(line, *one) for (line, _, _), one in zip(faults, told, strict=True)] == faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reads", "delta"), [(1, 1), (2, 0)])
 def test_a_short_run_reads_the_counters_at_its_two_ends(node: Node, tmp_path: Path, reads: int, delta: int) -> None:
     """The jump comes with the reading after so many; a third one comes after 20 s only."""
@@ -214,6 +216,7 @@ def test_xids_of_nvml_are_told_with_their_gpu(node: Node, tmp_path: Path) -> Non
     assert event.t_s > findings.series[1].t_s[0] - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["@20reads", ""], ids=["later", "from-the-start"])
 def test_a_sensor_that_hangs_does_not_hold_the_run(
     node: Node, scenario_environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -273,6 +276,7 @@ def test_a_killed_sampler_is_told_and_its_last_counters_stay(node: Node, tmp_pat
     assert "ended early" in last.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "detail"),
     [
@@ -295,6 +299,7 @@ def test_a_sampler_that_cannot_begin_says_why(
     assert codes(findings, gpus[1:])[0] == {gpus[1].uuid: [wanted]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "detail"),
     [

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PARTS = ("roles/gpu_burnin/defaults/main.yml", "roles/gpu_burnin/vars/main.yml")
 
 
+@pytest.mark.slow
 def test_pages_hold_every_code_and_variable(tmp_path: Path) -> None:
     """In a copy: the pages of the checkout are there or not, as `make docs` left them."""
     (tmp_path / "roles").mkdir()

@@ -45,6 +45,7 @@ def test_one_whose_place_is_not_there_once_is_refused(text: str) -> None:
         BROKEN.applied(text)
 
 
+@pytest.mark.slow
 def test_one_that_the_expected_test_sees_is_fine_and_the_copy_is_as_before(
     copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +54,7 @@ def test_one_that_the_expected_test_sees_is_fine_and_the_copy_is_as_before(
     assert "a + b" in (copy / "sums.py").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutant", "why"),
     [
@@ -72,6 +74,7 @@ def test_one_that_is_not_seen_as_expected_is_told(
     assert "a + b" in (copy / "sums.py").read_text()
 
 
+@pytest.mark.slow
 def test_a_test_of_the_soak_is_no_evidence(copy: Path) -> None:
     test = copy / "tests/test_sums.py"
     test.write_text(
@@ -80,6 +83,7 @@ def test_a_test_of_the_soak_is_no_evidence(copy: Path) -> None:
     assert "no test with 'test_sum'" in wrong(BROKEN, copy)
 
 
+@pytest.mark.slow
 def test_tests_that_fail_without_a_mutant_show_nothing(
     copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

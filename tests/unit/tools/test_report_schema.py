@@ -23,6 +23,7 @@ def test_the_shipped_schema_is_that_of_the_classes() -> None:
     assert list(json.loads(shipped.read_text())) == TYPED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", TYPED)
 def test_what_a_class_writes_fits_its_schema(check: str) -> None:
     schema = json.loads(coverage_schemas())[check]

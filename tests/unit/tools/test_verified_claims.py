@@ -61,6 +61,7 @@ def test_a_true_one_is_left(sentence: str) -> None:
     assert not claims(sentence)
 
 
+@pytest.mark.slow
 def test_nothing_that_ran_on_a_gpu_is_said_not_to_have_run() -> None:
     tracked = ["git", "ls-files", "*.md", "gpu_burnin/*.py", "gpu_burnin/*.yaml", "roles/*.yml"]
     names = subprocess.run(tracked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 # Python lists on standard error each module that it loads: a process that was forked loads Ansible's no more.
 LOADED = "ansible.cli.playbook"
@@ -16,6 +18,7 @@ GOOD = "- hosts: localhost\n  tasks:\n    - ansible.builtin.debug:\n"
 WRONG = GOOD.replace("debug", "no_such_module")
 
 
+@pytest.mark.slow
 def test_a_check_is_told_and_ends_as_by_the_real_program(tmp_path: Path) -> None:
     for name, text in (("good.yml", GOOD), ("wrong.yml", WRONG)):
         (tmp_path / name).write_text(text)
@@ -52,6 +55,7 @@ def test_a_check_is_told_and_ends_as_by_the_real_program(tmp_path: Path) -> None
     assert not list((tmp_path / "home" / "tmp").iterdir())
 
 
+@pytest.mark.slow
 def test_with_a_named_configuration_a_run_has_its_folder_variables_and_a_name_of_its_own(tmp_path: Path) -> None:
     """What each task of a run sees: where it runs, who runs it, and a temporary folder that is gone afterwards."""
     look = "pwd; echo $MUSTER_WORD; tr '\\0' ' ' </proc/$PPID/cmdline; echo; ls -d ../tmp/*/*/"

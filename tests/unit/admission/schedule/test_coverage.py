@@ -136,6 +136,7 @@ def test_without_any_use_nothing_is_said_of_the_time_to_come() -> None:
     assert "each was left as it is now" in " ".join(as_text(no_begin, 80).split())
 
 
+@pytest.mark.slow
 def test_json_holds_every_node() -> None:
     found = json.loads(json.dumps(as_json(made(mixed())), allow_nan=False))
     assert len(found["nodes"]) == 34 and found["schema"] == "muster-coverage/v1"

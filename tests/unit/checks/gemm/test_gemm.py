@@ -78,6 +78,7 @@ def test_gemm_without_golden_digests_verifies_by_freivalds_and_by_the_host() -> 
     assert {m.name for m in result.measurements} == {f"gemm_{p}_throughput" for p in operands.PRECISIONS}
 
 
+@pytest.mark.slow
 def test_gemm_uses_the_time_it_is_given_for_all_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks.use(monkeypatch, clocks.LookClock(0.01), gemm_phases)
     monkeypatch.setattr(gemm_phases, "_BATCH_S", 0.01)
@@ -98,6 +99,7 @@ def test_random_products_and_fresh_seeds_depend_on_the_seed_only() -> None:
     assert all(first[p] != other[p] for p in operands.PRECISIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", CHECKS["gemm"].faults)
 def test_gemm_fails_on_every_injected_fault(fault: str) -> None:
     sent: list[Any] = []

@@ -110,6 +110,7 @@ def test_only_each_eighth_round_waits() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("level", ["quick", "extended"])
 @pytest.mark.parametrize("seed", [0, 7, operands.mix(3)])
@@ -253,6 +254,7 @@ def _run(test: str, memory: HbmPort, size_bytes: int) -> Scan:
     return scan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("test", "kind"), [(t, k) for t, kinds in _FINDS.items() for k in kinds])
 def test_patterns_find_hardware_faults(test: str, kind: str) -> None:
     memory = hbm_port(FaultyHbm(kind, _PLACES.get(kind, _PLACE)))

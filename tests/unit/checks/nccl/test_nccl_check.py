@@ -289,6 +289,7 @@ def _by_gpu(result: ExecutionResult) -> dict[str | None, CheckResult]:
     return {found.gpu: found for found in result.results}
 
 
+@pytest.mark.slow
 def test_workers_run_a_ring_of_processes() -> None:
     results = _execute(3, wait_s=PATIENCE_S).results
     assert [told(result) for result in results] == [[]] * 3

@@ -163,6 +163,7 @@ def test_an_error_names_the_place_and_both_values() -> None:
     assert entry["offset_bytes"] == 5 * piece_bytes + 8
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_time")
 def test_errors_are_counted_in_full_and_listed_up_to_a_limit() -> None:
     made = _injected(2, "reordered")

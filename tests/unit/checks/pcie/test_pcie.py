@@ -231,6 +231,7 @@ def test_a_link_that_is_always_wrong_is_seen_wherever_it_is_used(way: str, large
     assert f"(3 corrupted, {expected - 3} counted; {way})" in result.reasons[0].message
 
 
+@pytest.mark.slow
 def test_a_check_that_has_found_enough_ends_early() -> None:
     """Alone in a run its budget is most of a minute: three wrong copies tell all that there is to tell."""
     result = one(_spoiling({"d2h"}, True), budget_s=40.0)

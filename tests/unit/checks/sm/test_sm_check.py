@@ -58,6 +58,7 @@ def test_a_healthy_gpu_passes_and_says_what_was_covered() -> None:
     assert coverage.bytes_moved > 1 << 20
 
 
+@pytest.mark.slow
 def test_the_check_uses_the_time_it_is_given_with_new_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks.use(monkeypatch, clocks.LookClock(0.01), sm)
     sent: list[Any] = []

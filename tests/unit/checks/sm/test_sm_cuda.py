@@ -34,6 +34,7 @@ def gpu(library: ctypes.CDLL) -> HostGpu:
     return HostGpu(library)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_give_the_row_that_the_host_expects(library: ctypes.CDLL, kernel: str) -> None:
     gpu, rounds = HostGpu(library, sms=2), ROUNDS[kernel]

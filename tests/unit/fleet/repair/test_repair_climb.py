@@ -414,6 +414,7 @@ def test_a_look_ahead_writes_nothing(site: Site) -> None:
     assert not site.directory.exists()
 
 
+@pytest.mark.slow
 def test_what_only_a_technician_can_do_is_held_with_the_order(site: Site) -> None:
     report = faulty_8()[0]
     site.report.write_bytes(model.to_bytes(report))

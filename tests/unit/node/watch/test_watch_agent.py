@@ -419,6 +419,7 @@ def test_a_gap_and_a_silent_nvml_are_told(bench: Bench) -> None:
     assert sorted(codes(bench)) == ["NVML_UNAVAILABLE", "XID_GAP"]
 
 
+@pytest.mark.slow
 def test_notes_stay_small_however_much_is_seen(bench: Bench) -> None:
     for code in range(20000, 20400):
         bench.log(xid(f"NVRM: Xid (PCI:0000:1b:00): {code}, {'x' * 400}"))
