@@ -51,7 +51,8 @@ def test_the_fast_loop_leaves_out_slow_tests_and_lints_what_changed(checkout: Pa
     status, calls, _ = check(checkout)
     assert status == 0
     assert "python -m tools.ansible_lint" in calls
-    assert "pytest -q -n 2 -m not slow and not soak tests/unit --junitxml=build/unit.xml" in calls
+    fast = "-m not slow and not soak --durations=10 --durations-min=0.5"
+    assert f"pytest -q -n 2 {fast} tests/unit --junitxml=build/unit.xml" in calls
 
 
 def test_everything_has_slow_tests_and_lints_all(checkout: Path) -> None:
