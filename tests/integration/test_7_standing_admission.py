@@ -280,7 +280,9 @@ def is_unwatched(fleet: Fleet, node: str) -> bool:
     return (status["state"], status["code"]) == ("suspect", "AGENT_SILENT")
 
 
+@pytest.mark.soak
 def test_a_frozen_agent_keeps_new_work_away_and_leaves_the_job(fleet: Fleet) -> None:
+    """For make test the silence of a disabled one, below, is enough: the lab idles for minutes meanwhile."""
     with job(fleet, "unwatched", "gpu-1"):
         fleet.must("gpu-1", "systemctl kill --signal=STOP gpu-burnin-watch")
         started = time.monotonic()
