@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import warnings
 from functools import partial
 from pathlib import Path
@@ -22,14 +21,13 @@ from tests.lab.model import read_groups
 from tests.support.series_budget import FLEET_SERIES, LARGE, NODE_SERIES, kept, too_many
 
 from .alert_courses import seconds
-from .alert_faults import DUE, FAULTS, LEFT, SICK, caused, stopped
+from .alert_faults import FAULTS, SICK, caused, stopped
 from .fleet import Fleet, run, wait_until
 from .prometheus import ask, query
 from .test_alert_rules import RULES
 
 # An alert with a longer `for` is seen pending here; test_alert_replay.py sees it fire.
 LONGEST_FOR_S = 60
-HOUR_S = 3600
 FOR_S: dict[str, float] = {
     rule["alert"]: seconds(rule.get("for", "0s"))
     for path in RULES.glob("*.yml")
@@ -39,7 +37,7 @@ FOR_S: dict[str, float] = {
 }
 
 
-def _alerts(fleet: Fleet, state: str = "pending|firing") -> set[tuple[str, str]]:
+def alerts_in(fleet: Fleet, state: str = "pending|firing") -> set[tuple[str, str]]:
     """The alerts of Prometheus with what they are about. Those pending were not yet there long enough to be told."""
     return {
         (one["labels"]["alertname"], one["labels"].get("instance", ""))
@@ -50,14 +48,14 @@ def _alerts(fleet: Fleet, state: str = "pending|firing") -> set[tuple[str, str]]
 
 def _is_raised(fleet: Fleet, about: tuple[str, str]) -> bool:
     """Whether the alert fires; is pending, where its `for` is longer than the test."""
-    return about in _alerts(fleet, "firing" if FOR_S[about[0]] <= LONGEST_FOR_S else "pending|firing")
+    return about in alerts_in(fleet, "firing" if FOR_S[about[0]] <= LONGEST_FOR_S else "pending|firing")
 
 
 def _ready(fleet: Fleet) -> bool:
     return fleet.ssh("mon-1", "curl -sS -f -m 5 http://127.0.0.1:9090/-/ready").rc == 0
 
 
-def _told(fleet: Fleet) -> dict[tuple[str, str], dict[str, Any]]:
+def told_of(fleet: Fleet) -> dict[tuple[str, str], dict[str, Any]]:
     """The alerts of Alertmanager, by name and what they are about."""
     alerts = json.loads(fleet.must("mon-1", "curl -sS -m 10 http://127.0.0.1:9093/api/v2/alerts"))
     return {(one["labels"]["alertname"], one["labels"].get("instance", "")): one for one in alerts}
@@ -109,19 +107,19 @@ def test_each_target_shows_no_more_series_of_a_name_than_are_declared(fleet: Fle
 
 def test_each_fault_raises_its_alert_which_ends_with_it(fleet: Fleet) -> None:
     wanted = {fault.about for fault in FAULTS}
-    assert not wanted & _alerts(fleet)
+    assert not wanted & alerts_in(fleet)
     with caused(fleet, FAULTS):
         for about in sorted(wanted):
             wait_until(f"{about[0]} of {about[1] or 'the fleet'}", partial(_is_raised, fleet, about), timeout_s=150)
-        pending = sorted({name for name, _ in wanted - _alerts(fleet, "firing")})
+        pending = sorted({name for name, _ in wanted - alerts_in(fleet, "firing")})
         if pending:
             warnings.warn(f"seen pending, not firing, in the lab: {', '.join(pending)}", stacklevel=1)
-    wait_until("the alerts are over", lambda: not wanted & _alerts(fleet), timeout_s=120)
+    wait_until("the alerts are over", lambda: not wanted & alerts_in(fleet), timeout_s=120)
 
 
 def test_the_sick_node_is_an_alert_and_one_of_three_is_too_large_a_share(fleet: Fleet) -> None:
     sick = {(name, "gpu-3") for name in SICK}
-    wait_until("the sick node is told", lambda: sick <= _alerts(fleet, "firing"), timeout_s=60)
+    wait_until("the sick node is told", lambda: sick <= alerts_in(fleet, "firing"), timeout_s=60)
     wait_until("the share is told", lambda: _is_raised(fleet, ("MusterNodesOut", "")), timeout_s=60)
 
 
@@ -129,14 +127,14 @@ def test_without_quorum_every_member_left_is_an_alert(fleet: Fleet) -> None:
     alert = ("MusterEtcdNoLeader", "etcd-3")
     with caused(fleet, [stopped(alert[0], host, "etcd.service") for host in ("etcd-1", "etcd-2")]):
         wait_until("no leader", partial(_is_raised, fleet, alert), timeout_s=90)
-    wait_until("a leader again", lambda: alert not in _alerts(fleet), timeout_s=120)
+    wait_until("a leader again", lambda: alert not in alerts_in(fleet), timeout_s=120)
 
 
 def test_a_dark_rack_is_one_page_that_a_silence_ends_and_a_killed_prometheus_keeps(fleet: Fleet) -> None:
     rack, hosts = ("MusterPlaceDown", ""), {("MusterHostDown", "gpu-2"), ("MusterHostDown", "gpu-3")}
     with caused(fleet, [stopped(alert, host, "muster-metrics.service") for alert, host in hosts]):
-        wait_until("the rack and its hosts are told", lambda: {rack, *hosts} <= set(_told(fleet)), timeout_s=240)
-        first = _told(fleet)
+        wait_until("the rack and its hosts are told", lambda: {rack, *hosts} <= set(told_of(fleet)), timeout_s=240)
+        first = told_of(fleet)
         assert first[rack]["status"]["state"] == "active"
         assert all(first[host]["status"]["inhibitedBy"] for host in hosts)
 
@@ -144,38 +142,15 @@ def test_a_dark_rack_is_one_page_that_a_silence_ends_and_a_killed_prometheus_kee
         silence = fleet.must(
             "mon-1", f"{amtool} add --author=test --comment=test --duration=1h alertname=MusterPlaceDown"
         )
-        wait_until("it is silent", lambda: _told(fleet)[rack]["status"]["silencedBy"], timeout_s=60)
+        wait_until("it is silent", lambda: told_of(fleet)[rack]["status"]["silencedBy"], timeout_s=60)
         fleet.must("mon-1", f"{amtool} expire {silence.strip()}")
-        wait_until("it is told again", lambda: _told(fleet)[rack]["status"]["state"] == "active", timeout_s=60)
+        wait_until("it is told again", lambda: told_of(fleet)[rack]["status"]["state"] == "active", timeout_s=60)
 
         fleet.must("mon-1", "systemctl kill --signal=KILL prometheus.service")
         wait_until("Prometheus is back", lambda: _ready(fleet), timeout_s=90)
-        wait_until("it fires again", lambda: rack in _alerts(fleet, "firing"), timeout_s=120)
-        assert _told(fleet)[rack]["startsAt"] == first[rack]["startsAt"]
-    wait_until("all is over", lambda: not {rack, *hosts} & _alerts(fleet), timeout_s=120)
-
-
-def _undue(fleet: Fleet) -> set[tuple[str, str]]:
-    """What fires, by Prometheus or for people, beside what is due and what the tests before have left."""
-    told = {about for about, one in _told(fleet).items() if one["status"]["state"] == "active"}
-    return {about for about in told | _alerts(fleet, "firing") if about not in DUE and about[0] not in LEFT}
-
-
-def test_a_lab_to_which_nothing_happens_fires_no_alert(fleet: Fleet) -> None:
-    """By then it has run for longer than each alert waits that clocks, disks or load could raise: ten minutes."""
-    wait_until(f"an end of what fires, at first {_undue(fleet)}", lambda: not _undue(fleet), timeout_s=420)
-
-
-@pytest.mark.soak
-def test_a_lab_to_which_nothing_happens_fires_no_alert_for_an_hour(fleet: Fleet) -> None:
-    wait_until("only what is due", lambda: not _undue(fleet), timeout_s=420)
-    ends = time.monotonic() + HOUR_S
-    wait_until("an hour to be over", lambda: time.monotonic() >= ends, timeout_s=HOUR_S + 60)
-    fired = query(fleet, f'count by (alertname, instance) (count_over_time(ALERTS{{alertstate="firing"}}[{HOUR_S}s]))')
-    about = {(one["alertname"], one.get("instance", "")) for one in fired}
-    assert {one for one in about - DUE if one[0] not in LEFT} == set()
-    # What tests did is longer ago than any alert looks back; XIDs count until the node boots.
-    assert {one for one in _alerts(fleet, "firing") - DUE if one[0] != "MusterXidFatal"} == set()
+        wait_until("it fires again", lambda: rack in alerts_in(fleet, "firing"), timeout_s=120)
+        assert told_of(fleet)[rack]["startsAt"] == first[rack]["startsAt"]
+    wait_until("all is over", lambda: not {rack, *hosts} & alerts_in(fleet), timeout_s=120)
 
 
 @pytest.mark.parametrize(("host", "other"), [("gpu-1", "gpu-2"), ("etcd-1", "api-1")])
