@@ -123,7 +123,9 @@ def test_the_sick_node_is_an_alert_and_one_of_three_is_too_large_a_share(fleet: 
     wait_until("the share is told", lambda: _is_raised(fleet, ("MusterNodesOut", "")), timeout_s=60)
 
 
+@pytest.mark.soak
 def test_without_quorum_every_member_left_is_an_alert(fleet: Fleet) -> None:
+    """The replay of alerts fires it by its numbers; here etcd shows them."""
     alert = ("MusterEtcdNoLeader", "etcd-3")
     with caused(fleet, [stopped(alert[0], host, "etcd.service") for host in ("etcd-1", "etcd-2")]):
         wait_until("no leader", partial(_is_raised, fleet, alert), timeout_s=90)
