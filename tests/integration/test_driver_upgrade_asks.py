@@ -72,7 +72,7 @@ class Host:
     def view(self) -> HostView:
         record = self.cluster.records()[self.name]
         return HostView(
-            self.name, "nvidia", NEW, OLD, f"asks for driver {NEW}", "", record, self.cluster.pods(self.name)
+            self.name, "nvidia", NEW, OLD, f"asks for driver {NEW}", record=record, pods=self.cluster.pods(self.name)
         )
 
     def upgrade(self, run: Run | None = None) -> Upgrade:
