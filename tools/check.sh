@@ -52,7 +52,7 @@ slow_tests() {
 mapfile -t shell_scripts < <(git ls-files -co --exclude-standard -- '*.sh' .ci/run)
 step ruff ruff check .
 step format ruff format --check .
-step mypy mypy gpu_burnin tests/bench tests/campaign tests/gpu tests/lab tools
+step mypy mypy gpu_burnin tests/bench tests/campaign tests/gpu tests/integration tests/lab tools
 step yamllint yamllint --strict .
 step shellcheck shellcheck "${shell_scripts[@]}"
 step generated python -m tools.docs --check

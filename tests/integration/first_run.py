@@ -72,7 +72,13 @@ def _killed(fleet: Fleet, name: str, reached: Callable[[str], bool], *options: s
 
 
 def _site(options: Sequence[str]) -> subprocess.Popen[str]:
-    words = [Path(sys.executable).parent / "ansible-playbook", "-i", LAB_INVENTORY, REPOSITORY / "site.yml", *options]
+    words: list[str | Path] = [
+        Path(sys.executable).parent / "ansible-playbook",
+        "-i",
+        LAB_INVENTORY,
+        REPOSITORY / "site.yml",
+        *options,
+    ]
     return subprocess.Popen(
         words, env={**os.environ, "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg")},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ from .fleet import Fleet, run, wait_until
 # Of inventory/lab.
 DRIVER = "580.65.06"
 READY = "muster.node-restriction.kubernetes.io/ready"
+
+
+def _is_ready(fleet: Fleet, node: str) -> bool:
+    return fleet.condition(node, "Ready") == "True"
 
 
 def test_the_run_after_a_killed_one_reaches_the_end(fleet: Fleet) -> None:
@@ -80,7 +85,7 @@ def test_admitted_nodes_carry_label_condition_and_no_taint(fleet: Fleet) -> None
         assert fleet.node_taints(name) == set()
         assert fleet.condition(name, "GPUVerified") == "True"
         # Admission looks at evidence; that its network and runtime are up is kubelet's to say, when they are.
-        wait_until(f"{name} to be Ready", lambda name=name: fleet.condition(name, "Ready") == "True", timeout_s=60)
+        wait_until(f"{name} to be Ready", partial(_is_ready, fleet, name), timeout_s=60)
 
 
 @pytest.mark.parametrize("arguments", [("site.yml", "--tags", "preflight"), ("playbooks/admit.yml",)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -98,6 +99,10 @@ def _phase(fleet: Fleet, pod: str) -> str:
     return str(fleet.get("pod", pod)["status"].get("phase"))
 
 
+def _runs(fleet: Fleet, pod: str) -> bool:
+    return _phase(fleet, pod) == "Running"
+
+
 def test_a_pod_finds_a_service_by_name_and_reaches_it_on_another_node(fleet: Fleet, pods: None) -> None:
     phase = wait_until(
         "the client pod to end",
@@ -149,7 +154,7 @@ def test_each_pod_gets_the_gpu_that_kubelet_gave_it_and_who_asks_for_more_than_t
     job("job-1", 1)
     job("job-2", 1)
     for name in ("job-1", "job-2"):
-        wait_until(f"{name} to run", lambda name=name: _phase(fleet, name) == "Running", timeout_s=60)
+        wait_until(f"{name} to run", partial(_runs, fleet, name), timeout_s=60)
     index = fleet.must("gpu-1", "nvidia-smi --query-gpu=uuid,index --format=csv,noheader")
     node_of = {uuid: f"/dev/nvidia{number}" for uuid, number in (line.split(", ") for line in index.splitlines())}
     given = {name: _given(fleet, name) for name in ("job-1", "job-2")}
@@ -165,9 +170,7 @@ def test_each_pod_gets_the_gpu_that_kubelet_gave_it_and_who_asks_for_more_than_t
     job("one-more", 1)
     job("too-many", 3)
     for name in ("one-more", "too-many"):
-        wait_until(
-            f"the scheduler to find no node for {name}", lambda name=name: _unscheduled(fleet, name), timeout_s=30
-        )
+        wait_until(f"the scheduler to find no node for {name}", partial(_unscheduled, fleet, name), timeout_s=30)
     assert fleet.kubectl("delete", "pod", "job-1", "--now").rc == 0
     wait_until("one-more to run on what was given back", lambda: _phase(fleet, "one-more") == "Running", timeout_s=60)
     assert _given(fleet, "one-more") == given["job-1"]

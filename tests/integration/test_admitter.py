@@ -74,7 +74,7 @@ def _is_held_throughout(machine: Machine, person: Person) -> bool:
     """Whether the admitter has written all of a hold: the ledger, the Node, and its condition at last."""
     status = person.record(machine)["status"]
     (verified,) = [one for one in machine.node()["status"]["conditions"] if one["type"] == "GPUVerified"]
-    return status["state"] == "held" and verified["reason"] == status["code"]
+    return bool(status["state"] == "held" and verified["reason"] == status["code"])
 
 
 class TestOneNode:

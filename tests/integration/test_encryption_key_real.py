@@ -107,7 +107,8 @@ class Fleet:
         return self.directory / "encryption-key"
 
     def stored(self) -> dict[str, int]:
-        return encryption_scan.stored(self.etcd)
+        found: dict[str, int] = encryption_scan.stored(self.etcd)
+        return found
 
     def step(self, name: str) -> None:
         given = {
@@ -119,7 +120,7 @@ class Fleet:
             "resources": ["secrets"],
             "however_young": False,
         }
-        encryption_key.rotate(Module(given))  # type: ignore[arg-type]
+        encryption_key.rotate(Module(given))
 
     def content(self) -> str:
         variables = {**defaults("kube_apiserver"), "kube_apiserver_pki_dir": str(self.directory)}
@@ -137,7 +138,7 @@ class Fleet:
         bring: list[Callable[[], None]] = []
         for host in self.hosts:
             bring += [lambda host=host: host.write(self.content()), host.restart]  # type: ignore[misc]
-        add, lead, drop = (lambda name=name: self.step(name) for name in ("add", "lead", "drop"))  # type: ignore[misc]
+        add, lead, drop = (lambda name=name: self.step(name) for name in ("add", "lead", "drop"))
         return [add, *bring, lead, *bring, self.rewrite, drop, *bring]
 
     def run(self, actions: int | None = None) -> None:

@@ -142,7 +142,7 @@ def healthy(cluster: Cluster) -> None:
     """Three voters, each healthy, and none that joins any more."""
     for name, url in cluster.clients.items():
         health = etcd_api.wait_healthy(
-            lambda url=url: etcd_api.probe(url, credentials(cluster), list(cluster.clients)),  # type: ignore[misc]
+            lambda url=url: etcd_api.probe(url, credentials(cluster), list(cluster.clients)),
             60,
         )
         assert health.healthy, (name, health.reason)

@@ -86,7 +86,8 @@ def batched(items: Iterable[tuple[str, str]], size: int) -> Iterator[tuple[tuple
 
 def opened(made: Made, source: Path, target: Path | None = None, **changes: Any) -> dict[str, Any]:
     wanted = etcd_restore.Wanted(**{**vars(WANTED), **changes})
-    return etcd_restore.open_snapshot(source, made.backups.identity, wanted, target, time.time())
+    found: dict[str, Any] = etcd_restore.open_snapshot(source, made.backups.identity, wanted, target, time.time())
+    return found
 
 
 def resigned(made: Made, folder: Path, **changes: Any) -> Path:

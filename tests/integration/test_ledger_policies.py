@@ -65,7 +65,8 @@ class TestStatus:
         name = entry(provisioner)
         before = admitter.request("GET", f"{LEDGER}/{name}").body
         spec = {"identity": {"hostKey": "other"}, "hold": ask("admin")}
-        forged = {"metadata": {"labels": {"team": "red"}, "finalizers": ["a.example/b"]}, "spec": spec}
+        metadata = {"labels": {"team": "red"}, "finalizers": ["a.example/b"]}
+        forged = {"metadata": metadata, "spec": spec}
         path = f"{LEDGER}/{name}/status"
         body: Any = {**forged, "status": ADMITTED}
         if content_type == JSON_PATCH:
@@ -74,7 +75,7 @@ class TestStatus:
         elif content_type == APPLY:
             path = f"{path}?fieldManager=x&force=true"
             body = {**body, "apiVersion": NAMES.api_version, "kind": before["kind"]}
-            body["metadata"] = {**forged["metadata"], "name": name}
+            body["metadata"] = {**metadata, "name": name}
         reply = admitter.request("PATCH", path, body, content_type)
         assert reply.status == 200, reply.message
         after = admitter.request("GET", f"{LEDGER}/{name}").body

@@ -82,7 +82,7 @@ def prometheus_with(jobs: Sequence[Mapping[str, Any]], port: int, directory: Pat
         "scrape_configs": [*jobs],
     }
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [
+    command: list[str | Path] = [
         ensure_image() / "usr" / "bin" / "prometheus",
         f"--config.file={directory / 'prometheus.yml'}",
         f"--storage.tsdb.path={directory / 'data'}",
