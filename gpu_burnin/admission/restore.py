@@ -208,8 +208,11 @@ def _spec(before: NodeAdmission, then: NodeAdmission | None) -> Spec:
     identity = replace(before.spec.identity, carried_sequence=sequence, carried_report_sha256=report)
     asks = {name: _renamed(name, ask) for name, ask in _new_asks(before, then)}
     repair = asks.get("repair") if before.spec.hold is None else None
-    if (owed := _owed(before, then)) and before.status.power_cycle is not None and before.spec.quarantine is None:
-        asks["quarantine"] = Ask(PROVISIONER_USER, sentence(owed), before.status.power_cycle.since)
+    if (owed := _owed(before, then)) and before.status.power_cycle is not None:
+        # A person's quarantine may end by its time, and then nobody would know of the fault any more.
+        theirs = before.spec.quarantine
+        more = f"; beside it the quarantine of {theirs.who}: {theirs.why}" if theirs is not None else ""
+        asks["quarantine"] = Ask(PROVISIONER_USER, sentence(f"{owed}{more}"), before.status.power_cycle.since)
     return Spec(
         identity,
         before.spec.hardware,

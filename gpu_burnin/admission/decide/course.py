@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpu_burnin.admission.decide import retest
-from gpu_burnin.admission.decide.judge import GPUS_MISSING, LEDGER_RESTORED, Facts, Judged, missing_gpus
+from gpu_burnin.admission.decide.judge import GPUS_MISSING, Facts, Judged, missing_gpus
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
 from gpu_burnin.admission.decide.nodes import gated
 from gpu_burnin.admission.decide.outlook import next_of
@@ -64,11 +64,17 @@ def _leave_to_gate(facts: Facts, judged: Judged, stand: Stand, was_open: bool) -
     A hold, and that doubt, keep new work away and no more: to ask the work on it to leave is the admitter's own step.
     """
     held = active(facts.spec.hold, facts.now) is not None and facts.status.state is State.HELD
-    held = held or facts.status.code == LEDGER_RESTORED
+    held = held or _closed_in_doubt(facts)
     asked = stand.who or active(facts.spec.quarantine, facts.now) is not None
     own_step = was_open or (held and judged.fault)
     in_doubt = doubted(facts.spec, facts.status) is not None and not judged.fault
     return Brake.GATE if own_step and not (asked or judged.rebooted or in_doubt) else None
+
+
+def _closed_in_doubt(facts: Facts) -> bool:
+    """Whether a restore of etcd closed it, whatever else is said of it, and no fault has had leave since."""
+    before = facts.view.record.status if facts.view.record is not None else facts.status
+    return doubted(facts.spec, before) is not None and before.state is not State.QUARANTINED
 
 
 def _braked(facts: Facts, judged: Judged, flight: retest.Flight) -> Stand:

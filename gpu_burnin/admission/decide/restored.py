@@ -11,6 +11,7 @@ from dataclasses import replace
 from gpu_burnin.admission.decide.judge import LEDGER_RESTORED, Facts, Judged, VerdictLabel
 from gpu_burnin.admission.decide.remember import EVIDENCE_REPLAYED
 from gpu_burnin.admission.decide.retest import Flight
+from gpu_burnin.admission.decide.watched import AGENT_BOOT
 from gpu_burnin.admission.decide.words import sentence
 from gpu_burnin.admission.record import Ask, Spec, State, Status
 
@@ -38,7 +39,8 @@ def after_restore(facts: Facts, judged: Judged) -> Judged:
     """
     restored = doubted(facts.spec, facts.status)
     braked = judged.verdict is VerdictLabel.FAIL and not judged.fault
-    if restored is None or not (judged.fit or judged.due or judged.code == EVIDENCE_REPLAYED or braked):
+    awaits = judged.code in (EVIDENCE_REPLAYED, AGENT_BOOT)
+    if restored is None or not (judged.fit or judged.due or awaits or braked):
         return judged
     late = f"; {facts.unanswered}" if facts.unanswered else ""
     message = (

@@ -7,6 +7,9 @@ from gpu_burnin.admission.record import State, Status
 from gpu_burnin.admission.view import Node, Rules, View
 
 AGENT_SILENT, AGENT_BOOT = "AGENT_SILENT", "AGENT_BOOT"
+# A node that is kept from work stays so while nothing is heard: else a new leader, to whom no heartbeat is fresh yet,
+# would count all of them as new boots, and its brake would let as many again be kept from work.
+_KEPT_BACK = (State.SUSPECT, State.EXPIRING)
 
 
 def unwatched(view: View, node: Node, status: Status, rules: Rules) -> tuple[State, str, str] | None:
@@ -26,5 +29,6 @@ def unwatched(view: View, node: Node, status: Status, rules: Rules) -> tuple[Sta
         )
         return State.SUSPECT, AGENT_SILENT, message
     if gated(node, rules.names) and not (heard.fresh and heard.boot_id == boot_id(node)):
-        return State.TESTING, AGENT_BOOT, f"{view.name}: no heartbeat of its agent in this boot has come yet"
+        state = status.state if status.state in _KEPT_BACK else State.TESTING
+        return state, AGENT_BOOT, f"{view.name}: no heartbeat of its agent in this boot has come yet"
     return None

@@ -91,8 +91,9 @@ class Repair:
                 ledger.write(self.directory, book.amend(again))
                 return chosen, _gpus(last)
             state = StepState.DONE if chosen.done else StepState.FAILED
-            self._tell_power_cycle(last.rung, state)
-            book = book.amend(replace(last, state=state, ended_at=self._time(), message=chosen.why))
+            ended = replace(last, state=state, ended_at=self._time(), message=chosen.why)
+            self._tell_power_cycle(ended, found)
+            book = book.amend(ended)
         if chosen.rung in (None, Rung.HOLD):
             ledger.write(self.directory, book)
             return chosen, ()
@@ -118,7 +119,7 @@ class Repair:
             run_id=found.run_id if tested else "",
         )
         ledger.write(self.directory, book.amend(ended))
-        self._tell_power_cycle(ended.rung, ended.state)
+        self._tell_power_cycle(ended, found)
         return ended
 
     def stop(self, *, untouched: bool) -> bool:
@@ -174,9 +175,10 @@ class Repair:
     def _report(self) -> model.Report | None:
         return model.parse(reports.read(self.report), str(self.report)) if self.report.is_file() else None
 
-    def _tell_power_cycle(self, rung: Rung, state: StepState) -> None:
-        if rung is Rung.POWER_CYCLE and state is StepState.DONE:
-            self.cluster.power_cycled(self.node)
+    def _tell_power_cycle(self, step: Step, found: Found) -> None:
+        """As of now where it passes, since all that was found is of before; else as of when the rung began."""
+        if step.rung is Rung.POWER_CYCLE and step.state is StepState.DONE:
+            self.cluster.power_cycled(self.node, self._time() if found.passes else step.began_at)
 
     def _permit(self, look: Mapping[str, Any] | None) -> None:
         permit.refuse_processes(self.node, look)

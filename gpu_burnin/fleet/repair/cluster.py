@@ -86,12 +86,17 @@ class Cluster:
             name, lambda record: {"repair": None} if record.spec.repair and record.spec.repair.who == self.me else None
         )
 
-    def power_cycled(self, name: str) -> bool:
-        """Say in the own ask that the machine's power was off; whether that was new."""
+    def power_cycled(self, name: str, at: str) -> bool:
+        """Say in the own ask that the machine's power was off at `at`; whether that was new.
+
+        The ask counts as of then, since it also confirms what a fault asked for while the node was in repair.
+        """
 
         def confirmed(record: NodeAdmission) -> Mapping[str, Any] | None:
             ask = record.spec.repair
-            return {"repair": replace(ask, power_cycled=True)} if ask and ask.who == self.me else None
+            if ask is None or ask.who != self.me:
+                return None
+            return {"repair": replace(ask, power_cycled=True, since=max(ask.since, at))}
 
         return self.change(name, confirmed)
 

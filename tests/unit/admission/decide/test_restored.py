@@ -11,7 +11,7 @@ import pytest
 from gpu_burnin.admission.decide import decide, withheld
 from gpu_burnin.admission.decide.times import stamp
 from gpu_burnin.admission.record import Ask, Identity, Request
-from gpu_burnin.admission.view import Brake, View
+from gpu_burnin.admission.view import Brake, Heard, View
 from gpu_burnin.node.agent_note import AgentNote, Answer
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, MACHINE, NOW
@@ -163,3 +163,18 @@ def test_a_brake_that_denies_the_way_back_leaves_it_closed() -> None:
     assert not seen(replace(left, paused="look")).ready
     assert left.record is not None and left.record.status.next is not None
     assert left.record.status.next.what == "let in"
+
+
+@pytest.mark.parametrize(
+    ("agent", "heard"),
+    [(None, None), (AgentNote(BOOT, heartbeat=True), Heard(BOOT, 20.0))],
+    ids=["nobody speaks", "a new leader has heard no heartbeat yet"],
+)
+def test_a_fault_asks_the_brake_whatever_was_said_of_the_node_meanwhile(
+    agent: AgentNote | None, heard: Heard | None
+) -> None:
+    """It was closed without leave: its work is not asked to leave without leave too."""
+    closed = settled(restored(agent=agent, heard=heard))
+    found = seen(changed(closed, agent=SPOKEN, statement=XID))
+    assert (found.code, found.needs) == ("XID_FATAL", Brake.GATE)
+    assert seen(found.after).needs is None

@@ -131,3 +131,11 @@ class TestBeforeHeartbeats:
         upgraded = replace(old, agent=BEATING, heard=Heard())
         assert seen(upgraded).ready
         assert seen(replace(upgraded, heard=replace(SILENT, boot_id="", fresh=False))).code == "AGENT_SILENT"
+
+
+@pytest.mark.parametrize("state", [State.SUSPECT, State.EXPIRING])
+def test_a_new_leader_leaves_who_is_kept_from_work_where_the_brake_counts_it(state: State) -> None:
+    """As a new boot it would not be counted, and each new leader could keep as many again from work."""
+    shut = settled(at_work(heard=SILENT))
+    found = seen(changed(shut, heard=LISTED, status={"state": state, "code": "GPUS_MISSING"}))
+    assert (found.state, found.code, found.ready) == (str(state), "AGENT_BOOT", False)

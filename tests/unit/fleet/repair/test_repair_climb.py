@@ -496,3 +496,13 @@ def test_the_ledger_is_for_its_owner_alone_and_forgets_the_oldest(site: Site) ->
     for _ in range(ledger.MOST_STEPS + 5):
         book = book.add(book.steps[-1])
     assert len(book.steps) == ledger.MOST_STEPS
+
+
+def test_a_power_cycle_confirms_what_a_fault_asked_for_during_the_repair(site: Site) -> None:
+    """The reboot before it failed in its burn-in, which the admitter heard after the node was asked for."""
+    repair = site.repair()
+    repair.begin(look(action="power_cycle"))
+    repair.rung(look(action="power_cycle"))
+    later = replace(repair, now=lambda: NOW + timedelta(minutes=20))
+    later.record(look("b2", **PASS))
+    assert site.admission["spec"]["repair"]["since"] == "2026-11-22T17:20:00.000Z"
