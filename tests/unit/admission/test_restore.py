@@ -97,11 +97,12 @@ def test_a_power_cycle_that_nobody_has_confirmed_is_carried_over_as_a_quarantine
     told = f"a power cycle for XID_FATAL is owed since {SINCE}: power the machine off and on, then release it"
     assert (moved.told, moved.urgent) == (told, True)
     assert moved.spec is not None and moved.spec.quarantine == Ask("muster:provisioner", told, SINCE)
-    # Of a node that a person has quarantined that quarantine stands, and where the snapshot knows of it nothing moved.
+    # A person's quarantine would end by its time; it is named. Where the snapshot knows of it nothing moved.
     (asked,) = restore.compared(
         by_name(node("gpu-1", owed, quarantine=ANN)), by_name(node("gpu-1")), SINCE, TAKEN
     ).nodes
-    assert asked.spec is not None and asked.spec.quarantine is not None and "of ann" in asked.spec.quarantine.why
+    beside = f"{told}; beside it the quarantine of ann: smoke"
+    assert asked.spec is not None and asked.spec.quarantine == Ask("muster:provisioner", beside, SINCE)
     assert restore.compared(by_name(node("gpu-1", owed)), by_name(node("gpu-1", owed)), SINCE, TAKEN).nodes == ()
 
 

@@ -31,6 +31,7 @@ def test_a_refused_connection(api: FakeApi, tmp_path: Path) -> None:
     assert "cannot list the nodes: Connection refused; check" in told(KubeApi(kubeconfig, retries=0))
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_up_and_one_that_says_nothing(
     api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

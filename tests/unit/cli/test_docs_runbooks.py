@@ -176,6 +176,7 @@ def test_what_a_command_names_is_there(command: Command) -> None:
     assert [word for words in command.parts for word in missing(words)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [

@@ -98,6 +98,7 @@ def test_the_command_proves_every_detector_on_every_gpu(tmp_path: Path, fake_nvm
     assert not (tmp_path / "state").exists(), "it needs no rights and leaves nothing"
 
 
+@pytest.mark.slow
 def test_one_gpu_one_check(tmp_path: Path, fake_nvml: Path) -> None:
     done = call(tmp_path, fake_nvml, "--backend", "cpu", "--gpus", "1", "--checks", "hbm")
     assert done.returncode == 0, done.stderr

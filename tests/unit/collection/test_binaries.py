@@ -163,6 +163,7 @@ def answers_once(answer: bytes) -> tuple[socket.socket, threading.Thread]:
     return listener, thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -68,6 +68,7 @@ def run(ansible_playbook: Playbook, site: Site) -> subprocess.CompletedProcess[s
     return ansible_playbook(str(play), *words, inventory=f"{','.join(HOSTS)},")
 
 
+@pytest.mark.slow
 def test_without_a_limit_nothing_is_done(ansible_playbook: Playbook) -> None:
     done = ansible_playbook(PLAYBOOK, inventory=str(ROOT / "inventory/example"))
     assert done.returncode == 2

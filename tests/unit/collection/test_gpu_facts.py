@@ -116,6 +116,7 @@ def test_the_schema_names_every_fact(tmp_path: Path) -> None:
     assert set(documented["nvml"]["contains"]["gpus"]["contains"]) == set(facts["nvml"]["gpus"][0])
 
 
+@pytest.mark.slow
 def test_ansible_sends_the_folder_and_the_host_needs_no_driver(
     tmp_path: Path, ansible_playbook: Callable[..., CompletedProcess[str]]
 ) -> None:

@@ -72,6 +72,7 @@ def enabled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "prod"
 
 
+@pytest.mark.slow
 def test_each_play_keeps_what_it_did_to_each_host(enabled: Path, ansible_playbook: Playbook) -> None:
     done = ansible_playbook("plays.yml", "-l", "all", inventory="hosts.yml")
     assert done.returncode == 2 and "Callback dispatch" not in done.stderr, done.stdout + done.stderr

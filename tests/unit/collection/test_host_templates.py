@@ -47,6 +47,7 @@ def hostvars(tmp_path: Path, ansible_plugins: None) -> HostVars:
     return HostVars(inventory, VariableManager(loader=loader, inventory=inventory), loader)
 
 
+@pytest.mark.slow
 def test_a_look_at_many_hosts_compiles_each_template_once(hostvars: HostVars, compiled: list[str]) -> None:
     hosts = [f"n-{n}" for n in range(1, 52)]
     plain = endpoints.host_options(hosts, hostvars, FIELDS)

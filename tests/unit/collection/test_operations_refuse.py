@@ -182,6 +182,7 @@ def kubeconfig_for(server: str, state: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["1.37.0", "1.36.3"])
 def test_an_upgrade_asks_for_pods_only_where_kubelet_changes_its_minor(state: Path, refusing: str, wanted: str) -> None:
     """As the admin, whose certificate has ended here."""

@@ -78,6 +78,7 @@ def test_a_worker_cannot_put_off_its_end_by_what_it_says(waited_s: object) -> No
 # --- real processes under scaled deadlines ---
 
 
+@pytest.mark.slow
 def test_a_run_whose_time_is_over_ends_its_workers_and_blames_no_gpu(fake: Fake) -> None:
     made = limited(plan("gemm", "hbm", gpus=2, deadline_s=60.0), run_s=2.0, closing_s=0.5)
     result = fake("hangs", made)
@@ -95,6 +96,7 @@ def test_a_hang_is_still_a_hang_when_its_own_time_is_over_first(fake: Fake) -> N
     assert [told(r) for r in result.results] == [[("HUNG", Verdict.FAIL)], []]
 
 
+@pytest.mark.slow
 def test_one_stopped_worker_is_told_and_does_not_hold_the_others(fake: Fake) -> None:
     """The others wait for it in a check of GPUs together; it gets the blame, they go on."""
     made = limited(plan("gemm", "pcie", gpus=3, deadline_s=0.6), run_s=60.0, closing_s=1.0)
@@ -105,6 +107,7 @@ def test_one_stopped_worker_is_told_and_does_not_hold_the_others(fake: Fake) -> 
     assert all(gone(pid) for pid in result.worker_pids)
 
 
+@pytest.mark.slow
 def test_workers_that_wait_for_others_end_with_the_run(fake: Fake) -> None:
     made = limited(plan("gemm", "pcie", gpus=2, deadline_s=60.0), run_s=2.0, closing_s=0.5)
     result = fake("GPU-0 stops itself", made)
@@ -129,6 +132,7 @@ def test_the_opinion_at_the_end_has_a_time_of_its_own(fake: Fake) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_waiting_for_the_sites_grant_is_no_time_of_the_run(fake: Fake) -> None:
     made = limited(plan("power", deadline_s=60.0), run_s=2.0, closing_s=0.5)
     granted = replace(made, options={"wave_wait_s": 3600.0})

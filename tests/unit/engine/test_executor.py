@@ -49,6 +49,7 @@ def test_a_hang_is_ended_and_the_rest_goes_on(fake: Fake) -> None:
     assert "worker_killed" not in events(result), "SIGTERM was enough"
 
 
+@pytest.mark.slow
 def test_a_worker_that_ignores_sigterm_is_killed(fake: Fake) -> None:
     result = fake("ignores SIGTERM", plan("gemm", "hbm", deadline_s=0.3))
     assert told(result.results[0]) == [("HUNG", Verdict.FAIL)]
@@ -74,6 +75,7 @@ def test_ctrl_c_does_not_wait_for_a_worker_that_cannot_be_killed(fake: Fake) -> 
     assert "worker_wedged" in events(result)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unkillable")
 def test_a_worker_that_closes_its_output_and_hangs_while_it_exits_is_left_behind(fake: Fake) -> None:
     limits = {"open_s": 5.0, "term_grace_s": 0.1, "kill_grace_s": 0.1}

@@ -87,6 +87,7 @@ def test_a_gpu_may_leave_at_any_exchange(name: str) -> None:
     assert _open_memory() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _CHECKS)
 def test_two_gpus_may_leave_at_any_two_exchanges(name: str) -> None:
     _, calls = _run(name, {})

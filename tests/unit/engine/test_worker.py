@@ -86,6 +86,7 @@ def test_time_of_waiting_is_told_each_time() -> None:
     assert len(sent) == 3
 
 
+@pytest.mark.slow
 def test_real_worker_that_wedges_is_killed() -> None:
     made = plan("hbm", inject=("hbm:wedge",), deadline_s=0.5)
     result = run_plan(limited(made, **LIMITS))

@@ -177,6 +177,7 @@ def test_a_hold_that_is_over_is_not_told_as_the_present_one(api: FakeApi, tmp_pa
     assert "in place of" not in run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "x").stdout
 
 
+@pytest.mark.slow
 def test_what_does_not_follow_in_the_time_is_said_and_the_exit_code_tells(api: FakeApi, tmp_path: Path) -> None:
     leads(api)
     api.objects["nodes"] = {}

@@ -44,6 +44,7 @@ def fleet(api: FakeApi, tmp_path: Path) -> Iterator[Fleet]:
         yield found
 
 
+@pytest.mark.slow
 def test_under_a_brake_hold_quarantine_and_release_do_what_they_say(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
     def run(*words: str) -> Result:
         kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")

@@ -233,6 +233,7 @@ def test_the_page_loads_nothing_and_escapes(api: FakeApi, tmp_path: Path) -> Non
     assert all(row.name in page for row in read(api, tmp_path).rows)
 
 
+@pytest.mark.slow
 def test_following_shows_each_change_once(api: FakeApi, tmp_path: Path) -> None:
     kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"))
     shown = admissions.followed(kube, NAMES, lambda: NOW, round_s=1)

@@ -45,6 +45,7 @@ def test_the_labs_inventory_describes_the_labs_hosts() -> None:
     assert read_groups([REPOSITORY / "inventory/lab"])["gpu_nodes"] == {"gpu-1", "gpu-2", "gpu-3"}
 
 
+@pytest.mark.slow
 def test_no_two_labs_share_a_network() -> None:
     """Molecule runs scenarios beside each other, in an order by their times: two of one network fail now and then."""
     lab = read_lab([REPOSITORY / "inventory/lab"])
@@ -147,6 +148,7 @@ def test_programs_of_one_module_and_recipe_go_together_and_have_their_own_names(
         assert (module / "go.mod").read_text().startswith(f"module muster.dev/lab/{module.name}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["{sum}\n", "ffff  other\n{sum}  etcd.tar.gz\n", "{sum} *./etcd.tar.gz\n"])
 def test_published_checksums_are_found_in_the_usual_forms(site: tuple[Path, str], text: str) -> None:
     folder, url = site

@@ -95,6 +95,7 @@ def test_the_fabrics_packages_of_the_other_branch_take_the_place_of_the_held_one
     assert version.startswith(f"{after}-") and want == "hold"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), [(("4.4.1", "12"), ("4.5.2", "13")), (("4.5.2", "13"), ("4.4.1", "12"))])
 def test_dcgm_for_another_cuda_takes_the_place_of_the_held_one(
     node: Node, old: tuple[str, str], new: tuple[str, str]

@@ -267,6 +267,7 @@ def test_units_of_the_toolkit_leave_etc_with_the_newer_release(with_toolkit: Pat
                 run(["sh", "-n", tmp_path / version / "DEBIAN" / script])
 
 
+@pytest.mark.slow
 def test_apt_tells_what_is_offered(repository: Path, tmp_path: Path) -> None:
     """The real apt reads the configuration of module nvidia_offered; of this machine it reads no source."""
     (tmp_path / "status").write_text(MACHINE_STATUS)

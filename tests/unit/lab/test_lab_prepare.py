@@ -72,6 +72,7 @@ def test_both_are_made_beside_each_other_and_once(machine: Machine) -> None:
     assert shown.splitlines()[-1].endswith(f"  {image.STAGE}"), "what is waited for is the stage"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kill", "how"),
     [(os.killpg, signal.SIGINT), (os.kill, signal.SIGINT), (os.kill, signal.SIGKILL)],

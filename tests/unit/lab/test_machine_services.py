@@ -204,6 +204,7 @@ def engine(one: Machine) -> str:
     return host
 
 
+@pytest.mark.slow
 def test_a_host_engine_sees_the_gpus_of_its_start_and_forgets_watches_at_its_end(made: Callable[..., Machine]) -> None:
     one = made()
     host = engine(one)

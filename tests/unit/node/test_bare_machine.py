@@ -101,6 +101,7 @@ def test_a_bare_machine_gets_a_verdict_on_its_gpus_and_a_sentence_for_each_thing
     assert "closed" in gate.stderr
 
 
+@pytest.mark.slow
 def test_a_bare_machine_is_refused_where_its_configuration_requires_evidence(bare: Bare) -> None:
     done = bare("run", require_evidence=True)
     assert (done.returncode, done.stdout) == (2, "")

@@ -151,6 +151,7 @@ def request_of(node: Any) -> str:
 
 
 class TestWatcher:
+    @pytest.mark.slow
     def test_a_cut_watch_goes_on_also_with_a_cluster_that_was_restored(self, api: FakeApi, config: Config) -> None:
         """Its versions count from an older one: a watch from the newer would hear nothing until they catch up."""
         put(api)

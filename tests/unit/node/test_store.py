@@ -73,6 +73,7 @@ def test_a_run_that_begins_after_the_newest_report_is_known(store: Store) -> Non
         assert store.begun_after(report) is None
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_and_the_lock_dies_with_its_holder(store: Store) -> None:
     code = (
         "import sys; from pathlib import Path; from gpu_burnin.node.store import Store\n"

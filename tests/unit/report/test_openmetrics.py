@@ -70,6 +70,7 @@ def value(samples: dict[Labels, float], **labels: str) -> float:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_text_is_valid(name: str) -> None:
     assert parse(to_openmetrics(SAMPLES[name]()[0]))["gpu_burnin_info"]

@@ -82,6 +82,7 @@ def test_what_an_extended_run_found_is_tested_by_another() -> None:
     assert order_of(report).command == "gpu-burnin run --level extended"
 
 
+@pytest.mark.slow
 def test_smaller_orders_are_covered_and_marked_and_those_of_a_person_are_not() -> None:
     report, series = asking((Action.POWER_CYCLE, 1), (Action.RESET_GPU, 3), (Action.RETEST, None))
     order = order_of(report)

@@ -24,6 +24,7 @@ READING, FILES_PAGE = DOCS / "operations/burnin-report.md", DOCS / "reference/re
 FILES = {"report.json", "report.txt", "report.html", "junit.xml", "metrics.prom", "series.json"}
 
 
+@pytest.mark.slow
 def test_every_form_is_written_and_reads_back(tmp_path: Path) -> None:
     report, series = faulty_8()
     written = outputs.write(tmp_path, report, series)

@@ -133,6 +133,7 @@ def test_malformed_data_files_are_named_with_their_line(node: Node, monkeypatch:
             refused(node, f"{path}:3: ")
 
 
+@pytest.mark.slow
 def test_malformed_scenario_is_named_with_its_line(node: Node) -> None:
     node.own_scenario = "model = h100-sxm\ngpus = many\n"
     code, out, err = node.call("run", "--json")

@@ -190,6 +190,7 @@ def test_without_a_limit_a_worker_that_cannot_start_is_a_death(fake: Fake, limit
     assert ("WORKER_DIED", Verdict.FAIL) in told(result.results[0])
 
 
+@pytest.mark.slow
 def test_a_hang_after_a_limit_was_met_is_the_limits(fake: Fake, limit: Limit) -> None:
     limit(RLIMIT_AS=72 * MIB)
     made = plan("gemm", deadline_s=0.3)

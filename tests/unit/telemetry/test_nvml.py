@@ -146,6 +146,7 @@ def test_faults_of_the_library_itself(read_node: Read) -> None:
     assert (gpu.mig_enabled, gpu.mig_pending) == (False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "code", "words"),
     [

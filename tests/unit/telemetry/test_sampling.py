@@ -96,6 +96,7 @@ def gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_healthy_gpus_are_sampled_and_nothing_is_left(node: Node, tmp_path: Path) -> None:
     gpus, watcher = node("gpus = 2\n"), Watcher()
     run_dir = tmp_path / "run"
@@ -200,6 +201,7 @@ def test_a_short_run_reads_the_counters_at_its_two_ends(node: Node, tmp_path: Pa
     assert counter(findings, gpus[0], "ecc_aggregate_uncorrected_sram").delta == delta
 
 
+@pytest.mark.slow
 def test_xids_of_nvml_are_told_with_their_gpu(node: Node, tmp_path: Path) -> None:
     gpus, watcher = (
         node("gpus = 2\ngpu1.event@0.1s = xid 79\ngpu1.event@0.2s = xid 79\ngpu1.event@0.2s = xid 0\n"),
@@ -254,6 +256,7 @@ def test_a_sampler_that_stalls_is_no_live_source(node: Node, tmp_path: Path) -> 
     assert codes(findings, gpus)[0] == {gpus[1].uuid: ["TELEMETRY_LOST"]}
 
 
+@pytest.mark.slow
 def test_slots_that_were_missed_are_counted(node: Node, tmp_path: Path) -> None:
     gpus, watcher = node("gpus = 1\nhang.nvmlDeviceGetPowerUsage = 0.05\n"), Watcher()
     with sampling(gpus, tmp_path, watcher) as samplers:
@@ -321,6 +324,7 @@ def test_a_program_that_is_no_sampler_is_no_live_source(
     assert (tmp_path / "sampler-0.log").exists() == ("status 1" in detail)
 
 
+@pytest.mark.slow
 def test_a_sampler_that_cannot_be_killed_is_left_behind(node: Node, tmp_path: Path) -> None:
     gpus, watcher = node("gpus = 1\nhang.nvmlDeviceGetPowerUsage@20reads = 60\n"), Watcher()
     with sampling(gpus, tmp_path, watcher, stop_s=0.2, kill_s=0.2) as samplers:
@@ -334,6 +338,7 @@ def test_a_sampler_that_cannot_be_killed_is_left_behind(node: Node, tmp_path: Pa
     assert process.gone(time.monotonic() + PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_a_display_that_fails_does_not_end_the_telemetry(node: Node, tmp_path: Path) -> None:
     gpus, watcher = node("gpus = 1\n"), Watcher()
     calls: list[int] = []

@@ -84,6 +84,7 @@ def lists_of_groups(text: str) -> list[set[str]]:
     return [groups for groups in found if len(groups) > len(KNOWN_GROUPS) / 2]
 
 
+@pytest.mark.slow
 def test_paths_in_comments_and_docstrings_lead_somewhere() -> None:
     texts = {name: (ROOT / name).read_text() for name in tracked() if name.endswith(SOURCES)}
     assert {name: found for name, text in texts.items() if (found := astray(name, text))} == {}

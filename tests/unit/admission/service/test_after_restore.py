@@ -7,6 +7,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from gpu_burnin.admission import restore
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.crd import crd
@@ -29,6 +31,7 @@ def entry(api: FakeApi, name: str) -> NodeAdmission:
     return parse(api.objects["nodeadmissions"][name])
 
 
+@pytest.mark.slow
 def test_known_faults_and_asks_stay_out_and_agents_bring_the_others_back(
     api: FakeApi, fleet: Fleet, tmp_path: Path
 ) -> None:

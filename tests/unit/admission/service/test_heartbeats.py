@@ -200,6 +200,7 @@ def test_an_admitter_lets_a_node_in_with_its_agents_first_heartbeat(api: FakeApi
         assert term.unwatched() == 0
 
 
+@pytest.mark.slow
 def test_an_admitter_keeps_new_work_from_a_node_whose_agent_falls_silent(
     api: FakeApi, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

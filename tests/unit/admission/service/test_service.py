@@ -103,6 +103,7 @@ def test_a_hold_and_a_pause_keep_a_node_as_they_say(api: FakeApi, fleet: Fleet, 
         until("the admission", lambda: fleet.ready("gpu-1"))
 
 
+@pytest.mark.slow
 def test_a_node_that_is_rewritten_all_the_time_is_alone_in_its_trouble(
     api: FakeApi, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_ledger_that_does_not_keep_what_is_written_opens_no_node(
         assert "preflight:NoSchedule" in fleet.taints("gpu-1")
 
 
+@pytest.mark.slow
 def test_it_ends_when_a_part_of_it_has_ended(
     api: FakeApi, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +190,7 @@ def test_a_record_that_cannot_be_read_is_told_and_the_others_go_on(api: FakeApi,
         assert "preflight:NoSchedule" in fleet.taints("bad")
 
 
+@pytest.mark.slow
 def test_of_many_doubts_at_once_a_share_is_carried_out_and_it_says_so(
     api: FakeApi, fleet: Fleet, tmp_path: Path
 ) -> None:
@@ -215,6 +218,7 @@ def test_what_should_wait_for_its_turn_to_join_waits(api: FakeApi, fleet: Fleet,
         assert sum(map(fleet.ready, names)) == 1
 
 
+@pytest.mark.slow
 def test_an_api_server_that_goes_away_loses_nothing(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
     fleet.prove("gpu-1")
 
@@ -232,6 +236,7 @@ def test_an_api_server_that_goes_away_loses_nothing(api: FakeApi, fleet: Fleet, 
         until("the revocation", lambda: fleet.status("gpu-1")["state"] == "quarantined", 60)
 
 
+@pytest.mark.slow
 def test_of_two_one_leads_and_the_other_follows_at_once_when_it_ends(
     api: FakeApi, fleet: Fleet, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ while :; do sleep 0.1; done
 """
 
 
+@pytest.mark.slow
 def test_after_its_time_dcgmi_is_told_to_end_and_all_of_its_group_is_gone(
     dcgmi: Callable[[str], Path], tmp_path: Path
 ) -> None:

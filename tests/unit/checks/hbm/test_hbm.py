@@ -319,6 +319,7 @@ def test_the_selftest_flips_a_cell_and_sees_it_with_any_seed() -> None:
         assert (memory.fault, memory.scope) == ("bitflip cell", "detector logic only")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 7, *map(operands.mix, range(1, 6))])
 def test_the_full_selftest_sees_every_fault(seed: int) -> None:
     results = hbm.Check().selftest(replace(context(hbm_bytes=8192), seed=seed, selftest_full=True))

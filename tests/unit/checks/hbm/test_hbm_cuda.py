@@ -284,6 +284,7 @@ def test_a_healthy_gpu_passes_and_tells_what_was_not_reached(opened: tuple[CudaD
     assert fake.live == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_injected_fault_is_found_by_the_kernels(opened: tuple[CudaDevice, HbmCupy], fault: str) -> None:
     device, fake = opened

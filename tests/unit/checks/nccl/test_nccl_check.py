@@ -83,6 +83,7 @@ def test_one_gpu_has_no_bus_bandwidth_and_says_so() -> None:
     assert "one GPU alone" in covered(result)
 
 
+@pytest.mark.slow
 def test_the_time_given_is_used_by_all_ranks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = clocks.ThreadClock(0.001)
     clocks.use(monkeypatch, clock, nccl_session, nccl_check)
@@ -181,6 +182,7 @@ def test_a_wrong_addend_is_seen_on_all_and_nobody_is_named_without_proof() -> No
         assert "unknown which GPU is at fault" in result.reasons[0].message
 
 
+@pytest.mark.slow
 def test_the_rank_that_comes_late_is_named_and_nothing_fails() -> None:
     results = _run(3, {2: "slow_rank"})
     assert [result.verdict for result in results] == [Verdict.PASS] * 3

@@ -82,6 +82,7 @@ def _own_copy_time(monkeypatch: pytest.MonkeyPatch) -> None:
     own_copy_time(monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_time")
 def test_time_that_is_left_brings_more_rounds() -> None:
     one, more = _run(contexts(2)), _run(contexts(2, budget_s=0.4))
@@ -90,6 +91,7 @@ def test_time_that_is_left_brings_more_rounds() -> None:
     assert len(rounds) == 1 and int(str(rounds.pop())) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_time")
 def test_time_in_peace_brings_more_copies_and_each_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_burnin.checks.nvlink.check.Phases.disjoint_pairs", lambda self: None)
@@ -135,6 +137,7 @@ def test_without_a_device_the_caller_is_told() -> None:
         Check().run(replace(context(), device=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", DATA_FAULTS)
 def test_wrong_data_is_seen_where_it_arrives_and_blamed_on_the_link(fault: str) -> None:
     results = _run(_injected(4, fault))

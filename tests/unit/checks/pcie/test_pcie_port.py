@@ -116,6 +116,7 @@ def test_new_data_starts_anew(link: CpuPcie) -> None:
 # --- wrong copies, by kind ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("before", [0, 1, 40])
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])

@@ -121,6 +121,7 @@ def test_the_mixed_load_takes_what_is_left_of_the_budget() -> None:
 # --- faults that --inject knows ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["quick", "standard"])
 @pytest.mark.parametrize(("fault", "said"), [("wrong_edge", "is wrong"), ("idle", "was not computed")])
 def test_a_wrong_or_lost_product_is_named(level: str, fault: str, said: str) -> None:

@@ -81,6 +81,7 @@ def test_waiting_longer_than_a_check_may_take_is_no_hang(tmp_path: Path) -> None
     assert min(result.seconds for result in found.results) > slack_s
 
 
+@pytest.mark.slow
 def test_a_fault_of_one_gpu_is_its_own(tmp_path: Path) -> None:
     found = run(tmp_path, wait_s=0.2, inject=["power:wrong_edge:gpu=1"])
     by_gpu = {result.gpu: result for result in found.results}

@@ -34,6 +34,7 @@ def names_per_look(draw: Draw, number: int, looks: int = LOOKS) -> float:
     return found / looks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [40, 500, 4000])
 @pytest.mark.parametrize("shape", GROUPS)
 def test_healthy_values_are_named_no_more_often_than_is_said(shape: str, number: int) -> None:

@@ -467,6 +467,7 @@ def test_somebodys_hold_stays_as_it_is(site: Site) -> None:
     assert site.admission["spec"]["hold"]["who"] == "anna"
 
 
+@pytest.mark.slow
 def test_the_machine_is_known_from_its_report_when_it_does_not_answer(site: Site) -> None:
     assert site.repair().dmi(None) == {}
     site.report.write_bytes(model.to_bytes(faulty_8()[0]))
