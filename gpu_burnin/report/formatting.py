@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpu_burnin.report.model import Report
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.expectations import summary
@@ -9,6 +11,9 @@ from gpu_burnin.system.entries import mapping_of, text_of
 from gpu_burnin.system.quantities import duration, size
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.types import CheckResult
+
+# Numbers that stand alone: not the 16 of bf16.
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
 
 
 def taken_for(report: Report) -> str:
@@ -36,3 +41,19 @@ def covered(result: CheckResult) -> str:
     if coverage.bytes_moved:
         parts.append(f"{size(coverage.bytes_moved)} moved")
     return ", ".join(parts) or f"ran for {duration(result.seconds)}"
+
+
+def without_numbers(text: str) -> str:
+    """The same for texts that differ in numbers only."""
+    return _NUMBER.sub("#", text)
+
+
+def merged(texts: list[str]) -> str:
+    """Texts that differ in numbers only as one: "6,300 to 6,349 products in bf16"."""
+    columns = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
+    ranges = []
+    for column in columns:
+        ordered = sorted(set(column), key=lambda text: float(text.replace(",", "")))
+        ranges.append(ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}")
+    parts = _NUMBER.split(texts[0])
+    return "".join(part + number for part, number in zip(parts, [*ranges, ""], strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.report.check_findings import common_codes, link_of, units_of
-from gpu_burnin.report.formatting import bound, taken_for
+from gpu_burnin.report.formatting import bound, merged, taken_for, without_numbers
 from gpu_burnin.report.headline import first_reason, headline, listed
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
@@ -22,8 +21,6 @@ from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.system.quantities import SHORT_S, duration, number, rate, size
 from gpu_burnin.types import CheckResult, Measurement
 
-# Numbers that stand alone: not the 16 of bf16.
-_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
 # Units as people write them, and what names say of them already.
 _UNITS: Mapping[str, tuple[str, str]] = {"B/s": ("", "GB/s"), "1": ("", ""), "degC": ("_c", "°C"), "W": ("_w", "W")}
 # Collective operations, at the size of message with the best figure (checks/nccl).
@@ -272,7 +269,7 @@ class Page:
         """What each check covered; GPUs that covered the like are one row, with the weakest bound among them."""
         groups: dict[tuple[str, str, bool], list[Mapping[str, Any]]] = {}
         for unit in self.report["coverage"]["units"]:
-            alike = _NUMBER.sub("#", unit.get("covered", ""))
+            alike = without_numbers(unit.get("covered", ""))
             groups.setdefault((unit["check"], alike, unit["missed_fault_rate_upper95_per_s"] is None), []).append(unit)
         order = list(dict.fromkeys(check for check, _, _ in groups))
         rows = [
@@ -296,7 +293,7 @@ class Page:
             stated = "a fault was seen or something is open: no bound"
         else:
             stated = bound(max(bounds))
-        covered = _merged([unit.get("covered", "") for unit in units])
+        covered = merged([unit.get("covered", "") for unit in units])
         spent = low if low == high else f"{low} to {high}"
         verified = min(unit.get("verified_s", 0.0) for unit in units)
         spent += f", {duration(verified)} verified" if verified else ""
@@ -363,10 +360,10 @@ class Page:
         """Where telemetry was read: name, whether it answered, on which GPUs, what it says."""
         found: dict[tuple[str, bool, str], list[dict[str, Any]]] = {}
         for source in self.report["telemetry"]["sources"]:
-            alike = _NUMBER.sub("#", source["detail"])
+            alike = without_numbers(source["detail"])
             found.setdefault((source["name"], source["alive"], alike), []).append(source)
         return [
-            (name, alive, self._units(sources), _merged([source["detail"] for source in sources]))
+            (name, alive, self._units(sources), merged([source["detail"] for source in sources]))
             for (name, alive, _), sources in found.items()
         ]
 
@@ -382,17 +379,6 @@ def _change(counter: Mapping[str, Any] | None) -> tuple[str, str]:
     if counter is None or counter["delta"] is None:
         return "-", "" if counter is None else str(counter["why"])
     return f"{counter['delta']:+,}" if counter["delta"] else "0", f"{counter['before']:,} to {counter['after']:,}"
-
-
-def _merged(texts: list[str]) -> str:
-    """Texts that differ in numbers only as one: "6,300 to 6,349 products in bf16"."""
-    columns = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
-    ranges = []
-    for column in columns:
-        ordered = sorted(set(column), key=lambda text: float(text.replace(",", "")))
-        ranges.append(ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}")
-    parts = _NUMBER.split(texts[0])
-    return "".join(part + number for part, number in zip(parts, [*ranges, ""], strict=True))
 
 
 def _plain(value: object) -> str:

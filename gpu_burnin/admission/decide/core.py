@@ -8,9 +8,10 @@ from datetime import datetime
 from gpu_burnin.admission.decide.appearance import appearance, maintenance_patch, said, shut
 from gpu_burnin.admission.decide.course import Course, course_of
 from gpu_burnin.admission.decide.draining import draining
-from gpu_burnin.admission.decide.judge import GPUS_MISSING, Facts, Judged, judge
+from gpu_burnin.admission.decide.judge import Facts, Judged, judge
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows, began, windows
 from gpu_burnin.admission.decide.nodes import gated, labelled_ready
+from gpu_burnin.admission.decide.offered import GPUS_MISSING
 from gpu_burnin.admission.decide.outlook import next_of
 from gpu_burnin.admission.decide.patches import condition_patch, node_patch, our_taints
 from gpu_burnin.admission.decide.remember import examined, remembered

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpu_burnin.admission.decide import retest
-from gpu_burnin.admission.decide.judge import GPUS_MISSING, Facts, Judged, missing_gpus
+from gpu_burnin.admission.decide.judge import Facts, Judged
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
 from gpu_burnin.admission.decide.nodes import gated
+from gpu_burnin.admission.decide.offered import GPUS_MISSING, missing_gpus
 from gpu_burnin.admission.decide.outlook import next_of
 from gpu_burnin.admission.decide.restored import doubted
 from gpu_burnin.admission.decide.stand import ASKED_CODES, Stand, stand_of
@@ -146,7 +147,7 @@ def _after(facts: Facts, stand: Stand, calendar: Windows) -> Next | None:
 def _ready(facts: Facts, judged: Judged, calendar: Windows) -> Stand:
     """A node that may take work, with what is known to come: the first of these is what people ask about."""
     name = facts.view.name
-    if short := missing_gpus(facts):
+    if short := missing_gpus(facts.node, facts.spec.hardware):
         return Stand(State.READY, GPUS_MISSING, f"{name}: {short}")
     if calendar.why:
         return Stand(State.READY, BEGUN, f"{name}: {calendar.why}")

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpu_burnin.admission.decide.nodes import amount, boot_id, condition, gated
+from gpu_burnin.admission.decide.offered import GPUS_MISSING, missing_gpus
 from gpu_burnin.admission.decide.remember import busy, proof_of, rank
 from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
 from gpu_burnin.admission.decide.watched import AGENT_SILENT, unwatched
@@ -24,7 +25,7 @@ TTL_JITTER = 0.1
 MOST_BOOT_TESTS = 2
 # The work on these is lost: nothing is won by letting it end.
 FATAL = frozenset({"GPU_LOST", "XID_FATAL"})
-GPUS_MISSING, HARDWARE_CHANGED = "GPUS_MISSING", "HARDWARE_CHANGED"
+HARDWARE_CHANGED = "HARDWARE_CHANGED"
 LEDGER_RESTORED = "LEDGER_RESTORED"
 # What ends by itself in a burn-in that the node starts at its boot.
 _AWAITED = frozenset({"EVIDENCE_MISSING", "EVIDENCE_BOOT", "REBOOTED"})
@@ -350,24 +351,9 @@ def _changed(facts: Facts, statement: Statement) -> str:
     return difference(old.hardware, facts.evidence.hardware) or UNNAMED
 
 
-def missing_gpus(facts: Facts) -> str:
-    """Which GPUs kubelet does not offer, in words; "" where it offers as many as it should.
-
-    Where the inventory has no device plugin, also "" where kubelet names none at all, or offers more.
-    """
-    hardware = facts.spec.hardware
-    wanted, resource = hardware.gpus, hardware.resource
-    capacity, offered = amount(facts.node, "capacity", resource), amount(facts.node, "allocatable", resource) or 0
-    if wanted <= 0 or (offered == wanted if hardware.offered else capacity is None or offered >= wanted):
-        return ""
-    if capacity is None:
-        return f"kubelet does not offer {resource}: its device plugin has not registered"
-    return f"kubelet offers {offered} of {wanted} {resource}"
-
-
 def _missing(facts: Facts) -> Judged | None:
     """GPUs that are not there for longer than a device plugin takes to start again."""
-    short, told = missing_gpus(facts), facts.status.code == GPUS_MISSING
+    short, told = missing_gpus(facts.node, facts.spec.hardware), facts.status.code == GPUS_MISSING
     since = when(facts.status.since) if told else None
     over = since is not None and facts.now >= later(since, facts.rules.gpus_grace_s)
     if not short or not (over or gated(facts.node, facts.rules.names)):
