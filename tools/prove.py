@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
@@ -72,6 +72,7 @@ class Found:
 
     total: Counts = field(default_factory=Counts)
     took: dict[str, Cost] = field(default_factory=dict)
+    counts: dict[str, Counts] = field(default_factory=dict)
     costs: dict[str, Cost] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
@@ -79,6 +80,7 @@ class Found:
     def add(self, stage: str, result: Result, took: Cost) -> None:
         """Take in what a stage found."""
         self.took[stage] = took
+        self.counts[stage] = result.counts
         self.total += result.counts
         self.costs |= {f"{stage}: {test}": cost for test, cost in result.costs.items()}
         self.failures |= {f"{stage}: {test}": reason for test, reason in result.failures.items()}
@@ -86,10 +88,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Runs:
-    """How the stages run: beside others or alone, where their times go, what they may cost and who measures it."""
+    """How the stages run: beside others or alone, where their times go and of what they are, what they may cost and who
+    measures it."""
 
     beside_others: bool
     times: Path
+    of: Mapping[str, str]
     budgets: Budgets | None
     counter: Counter
     speeds: Speeds | None
@@ -135,16 +139,20 @@ def prove(
     budgets: Budgets | None = None,
     counter: Counter = CpuGroup,
     meter: Meter = SpeedMeter,
+    of: Mapping[str, str] | None = None,
 ) -> int:
     """Run these lanes beside each other, the stages of each one after the other; write what they took; 0 when all
     tests passed and no stage is over its budget. Without `budgets` a stage may take what it takes.
+
+    `of`: what makes a run the same one (a commit, a seed). One of the same that was interrupted goes on: a stage that
+    had ended, however it ended, counts as it was. Without it every stage runs.
     """
-    found = Found()
+    found = ended_before(times, lanes, of) if of else Found()
     started, busy = time.monotonic(), _busy_s()
     measured = meter(budgets.piece_s) if budgets is not None else nullcontext()
     try:
         with measured as speeds, ThreadPoolExecutor(len(lanes)) as pool:
-            runs = Runs(len(lanes) > 1, times, budgets, counter, speeds)
+            runs = Runs(len(lanes) > 1, times, of or {}, budgets, counter, speeds)
             for lane in [pool.submit(_follow, lane, found, runs) for lane in lanes]:
                 lane.result()
     except GpuBurninError as error:
@@ -163,10 +171,13 @@ def prove(
 
 def _follow(lane: Sequence[Stage], found: Found, runs: Runs) -> None:
     for stage in lane:
+        if stage.name in found.took:
+            print(f"== {stage.name} had ended before: {found.counts[stage.name]}", flush=True)
+            continue
         result, took = _stage(stage, runs)
         with found.lock:
             found.add(stage.name, result, took)
-            write_times(runs.times, found.took, found.costs, runs.budgets)
+            write_times(runs.times, found, runs.budgets, runs.of)
 
 
 def _judge(found: Found, budgets: Budgets) -> Counts:
@@ -177,15 +188,36 @@ def _judge(found: Found, budgets: Budgets) -> Counts:
     return Counts(0, len(over), 0)
 
 
-def write_times(path: Path, took: Mapping[str, Cost], costs: Mapping[str, Cost], budgets: Budgets | None) -> None:
-    """Write what the stages took as they ended, with their budgets, and the costliest tests and scenarios."""
-    given = {name: budget_s for name in took if budgets is not None and (budget_s := budgets.of(name)) is not None}
+def write_times(path: Path, found: Found, budgets: Budgets | None, of: Mapping[str, str]) -> None:
+    """Write what the stages took and counted as they ended, with their budgets, what failed, and the costliest tests
+    and scenarios."""
+    given = {name: budget for name in found.took if budgets is not None and (budget := budgets.of(name)) is not None}
     stages = {
-        name: cost.to_json() | ({"speed": round(cost.speed, 3), "budget_cpu_s": given[name]} if name in given else {})
-        for name, cost in took.items()
+        name: cost.to_json()
+        | asdict(found.counts[name])
+        | ({"speed": round(cost.speed, 3), "budget_cpu_s": given[name]} if name in given else {})
+        for name, cost in found.took.items()
     }
-    written = {"stages": stages, "costliest": {name: cost.to_json() for name, cost in costliest(costs)}}
+    most = {name: cost.to_json() for name, cost in costliest(found.costs)}
+    written = {"of": dict(of), "stages": stages, "failures": found.failures, "costliest": most}
     write_atomic(path, (json.dumps(written, indent=1) + "\n").encode(), 0o644)
+
+
+def ended_before(path: Path, lanes: Sequence[Sequence[Stage]], of: Mapping[str, str]) -> Found:
+    """What an interrupted run of the same has written; nothing where all its stages had ended, or of another one."""
+    found = Found()
+    try:
+        written = json.loads(path.read_text())
+    except FileNotFoundError:
+        return found
+    ended = written["stages"]
+    if written["of"] != of or all(stage.name in ended for lane in lanes for stage in lane):
+        return found
+    found.failures, found.costs = written["failures"], {n: Cost.of_json(c) for n, c in written["costliest"].items()}
+    for name, values in ended.items():
+        counts = Counts(values["passed"], values["failed"], values["skipped"])
+        found.add(name, Result(counts), Cost.of_json(values))
+    return found
 
 
 def print_costs(took: Mapping[str, Cost], costs: Mapping[str, Cost], budgets: Budgets | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,6 +52,11 @@ class Cost:
             "cpu_here_s": round(self.used.here_s, 1),
             "cpu_hosts_s": round(self.used.hosts_s, 1),
         }
+
+    @classmethod
+    def of_json(cls, written: Mapping[str, float]) -> Cost:
+        """What to_json has written."""
+        return cls(written["seconds"], Used(written["cpu_here_s"], written["cpu_hosts_s"]))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,12 @@ Only here: the whole playbook on two API servers with controller managers and ku
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.fleet import API_SERVERS, Fleet
 from tests.integration.writer import Writer
+
+pytestmark = pytest.mark.soak
 
 NODES = ("gpu-1", "gpu-2", "system-1")
 

@@ -17,6 +17,8 @@ from tests.bench.control_plane import operations, outages
 from tests.bench.control_plane.clients import Clients, under_clients
 from tests.integration.fleet import Fleet
 
+pytestmark = pytest.mark.soak
+
 OUTAGES: dict[str, Callable[[Clients], str]] = {
     "the leader of etcd killed": outages.leader_killed,
     "the events etcd away": partial(outages.events_stopped, away_s=20),

@@ -29,6 +29,8 @@ from tests.integration.test_7_standing_admission import (
 from tests.lab import hosts
 from tests.lab.paths import REPOSITORY
 
+pytestmark = pytest.mark.soak
+
 WATCH = "gpu-burnin-watch"
 
 

@@ -19,6 +19,8 @@ from tests.integration.writer import Writer
 from tests.lab.fleet import LAB_INVENTORY
 from tests.lab.paths import REPOSITORY
 
+pytestmark = pytest.mark.soak
+
 CAS = ("etcd", "kubernetes", "kubelet", "front-proxy", "metrics", "alertmanager")
 NODES = ("gpu-1", "gpu-2", "system-1")
 STEPS = ("trust", "reissue", "drop")

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -71,9 +71,10 @@ def prove(
     budgets: Budgets | None = None,
     used: Used | None = None,
     speed: float = 1.0,
+    of: Mapping[str, str] | None = None,
 ) -> int:
     counted, measured = Counted(used or Used()), Measured(speed)
-    return prove_by(lanes, times, budgets, lambda _: nullcontext(counted), lambda _: nullcontext(measured))
+    return prove_by(lanes, times, budgets, lambda _: nullcontext(counted), lambda _: nullcontext(measured), of)
 
 
 def stage(name: str, result: Result, code: str = "") -> Stage:
@@ -178,6 +179,36 @@ def test_a_failed_stage_fails_the_whole_and_the_next_one_runs(
         "3 passed, 1 failed, 0 skipped",
     ]
     assert list(json.loads((tmp_path / "times.json").read_text())["stages"]) == ["check", "lab"]
+
+
+def test_an_interrupted_run_goes_on_with_what_had_not_ended(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also a stage that had failed stays as it was: a second try would hide it. A whole run starts anew."""
+    times, this = tmp_path / "soak.json", {"commit": "a", "seed": "1"}
+    failed = stage("lab", Result(Counts(1, 1, 0), {"t": Cost(1.0, Used(3.0, 2.0))}, {"test_long": "assert 1 == 2"}))
+    assert prove([[failed]], times, used=Used(2.0, 0.5), of=this) == 1
+    before = json.loads(times.read_text())["stages"]["lab"]
+    lanes = [[stage("lab", Result(Counts(9, 0, 0)), "raise"), stage("kills", Result(Counts(1, 0, 0)), "print('now')")]]
+    assert prove(lanes, times, of=this) == 1
+    shown = capfd.readouterr().out
+    assert "== lab had ended before: 1 passed, 1 failed, 0 skipped\n== kills\nnow\n" in shown
+    assert shown.endswith("FAILED lab: test_long: assert 1 == 2\n2 passed, 1 failed, 0 skipped\n")
+    kept = json.loads(times.read_text())
+    assert list(kept["stages"]) == ["lab", "kills"] and kept["stages"]["lab"] == before
+    assert list(kept["costliest"]) == ["lab: t"] and kept["failures"] == {"lab: test_long": "assert 1 == 2"}
+    # All had ended: anew.
+    assert prove(lanes, times, of=this) == 0
+    assert "10 passed, 0 failed, 0 skipped" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("of", [{"commit": "b", "seed": "1"}, {}, None])
+def test_another_run_starts_anew(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], of: Mapping[str, str] | None
+) -> None:
+    times = tmp_path / "soak.json"
+    assert prove([[stage("lab", Result(Counts(1, 0, 0)))]], times, of={"commit": "a", "seed": "1"}) == 0
+    lanes = [[stage("lab", Result(Counts(5, 0, 0))), stage("kills", Result(Counts(1, 0, 0)))]]
+    assert prove(lanes, times, of=of) == 0
+    assert capfd.readouterr().out.endswith("6 passed, 0 failed, 0 skipped\n")
 
 
 def test_a_junit_file_is_read(tmp_path: Path) -> None:

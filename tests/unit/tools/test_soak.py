@@ -23,7 +23,7 @@ def test_the_seed_is_the_day_and_can_be_given(
 ) -> None:
     assert soak.seed_of(datetime(2026, 11, 26, 23, 59, tzinfo=UTC)) == 20261126
     seen: list[list[list[Stage]]] = []
-    monkeypatch.setattr(soak, "prove", lambda lanes, _: seen.append(lanes) or 0)
+    monkeypatch.setattr(soak, "prove", lambda lanes, _, of: seen.append(lanes) or 0)
     assert soak.main(["--seed=20260131"]) == 0
     assert capsys.readouterr().out == "soak: seed 20260131; again: make soak SEED=20260131\n"
     (lanes,) = seen
@@ -47,6 +47,23 @@ def test_every_scenario_every_draw_and_every_kill_is_in_it() -> None:
     assert len(found["molecule"].command[3:]) == len(set(found["molecule"].command[3:])) == len(folders)
     assert "nvidia_driver/debian" in found["molecule"].command
     assert not any(word.startswith("--each") for word in found["campaign"].command)
-    assert "-m" not in found["lab"].command[3:] and "-m" not in found["servers"].command[3:]
+    assert "tests/integration/on_demand/test_rotation.py" in found["lab"].command
     assert "--kills=20" in found["kills"].command
-    assert found["unit"].command[-1] == "tests/unit" and "soak" in found["unit"].command
+    assert found["unit"].command[-1] == "tests/unit"
+    for stage in ("unit", "lab", "servers"):
+        command = found[stage].command
+        assert command[command.index("-v") + 1 :][:2] == ["-m", "soak"], stage
+
+
+def test_a_run_is_the_same_one_while_commit_and_seed_are_and_no_file_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"status": "", "rev-parse": "4812c9d1"}
+    monkeypatch.setattr(soak, "_git", lambda word, *_: answers[word])
+    assert soak.run_of(7) == {"commit": "4812c9d1", "seed": "7"}
+    answers["status"] = " M README.md"
+    assert soak.run_of(7) == {}
+
+
+def test_every_test_on_demand_is_marked_soak() -> None:
+    """The lab's stage takes those with the mark."""
+    files = list((REPOSITORY / "tests/integration/on_demand").glob("test_*.py"))
+    assert files and all("pytestmark = pytest.mark.soak\n" in path.read_text() for path in files)
