@@ -18,9 +18,11 @@ from gpu_burnin.telemetry.sampling_record import EVENTS
 from gpu_burnin.types import JSON, Action, Notice, Reason
 
 CHECK = "kernel_log"
-RECOVERY_XID = 154
+RECOVERY_XID, CLEANUP_XID = 154, 45
 _NO_LOG = "no kernel log can be read (run as root with the journal or /dev/kmsg, or set kernel_log)"
 _FOREIGN = "no real GPU was looked at, so this machine's log says nothing about one"
+# The driver says so at the end of XID 45's lines (open-gpu-kernel-modules, kernel_rc.c, krcReportXid).
+_CAUSE = re.compile(r"\bcaused by previous Xid (\d{1,9})\b", re.IGNORECASE)
 _SEVERITY_WORD = re.compile(r"\b(?:non-?)?fatal\b", re.IGNORECASE)
 
 
@@ -70,12 +72,15 @@ def judge_xids(seen: Observations) -> Findings:
     the same, and as a gap. What the driver says it has recovered from since (XID 154 back to None after a reset) is
     told, not held against it. XIDs that NVML reported during the run count where the log does not have them. Each code
     on each device gives one reason, however often it came, and where XID 154 says what the GPU needs, that is the
-    action. Where NVML reported every XID of the run, and nothing asks for what was before it, a PASS may do without a
-    log, and with one whose beginning the kernel has overwritten; one that lost what it had during the run is cut, and
-    held against it all the same. Where no real GPU is behind the run, what this machine's own log lacks is a warning:
-    it says nothing about simulated GPUs. A file that stands in for that log is the simulated GPUs' own, and counts.
+    action. An XID that the log has only as the cause of an XID 45 counts as if it were there. Where NVML reported every
+    XID of the run, and nothing asks for what was before it, a PASS may do without a log, and with one whose beginning
+    the kernel has overwritten; one that lost what it had during the run is cut, and held against it all the same. Where
+    no real GPU is behind the run, what this machine's own log lacks is a warning: it says nothing about simulated GPUs.
+    A file that stands in for that log is the simulated GPUs' own, and counts.
     """
-    log = seen.kernel_log
+    lines = causes_followed((*seen.kernel_log.before, *seen.kernel_log.events))
+    until = len(seen.kernel_log.before)
+    log = replace(seen.kernel_log, before=lines[:until], events=lines[until:])
     foreign, driver_told = _is_foreign(seen), not seen.opens_gate and _told_by_driver(seen)
     # What was there before the run must still be there after it, unless the log was cut.
     kept = _earlier(log.before, log.events)
@@ -115,7 +120,7 @@ class WorkXid:
 def judge_work(events: Iterable[XidEvent], table: XidTable) -> tuple[WorkXid, ...]:
     """XIDs and SXids while users work on the node, by the runtime column: one for each code and device."""
     found = []
-    for group in _groups(events):
+    for group in _groups(causes_followed(tuple(events))):
         judged = [one for event in group if (one := _judge(event, When.USERS, table, None))]
         if judged:
             worst = max(judged, key=lambda one: (one.holds, one.action.rank))
@@ -154,7 +159,9 @@ def _merged(
     logged: Sequence[XidEvent], reported: Iterable[XidEvent], old: Collection[XidEvent] = ()
 ) -> tuple[XidEvent, ...]:
     """The log's events, and NVML's that the log does not have: by code and device, among those of the run."""
-    have = {(event.sxid, event.xid, event.pci_bus_id) for event in logged if event not in old}
+    fresh = [event for event in logged if event not in old]
+    have = {(event.sxid, event.xid, event.pci_bus_id) for event in fresh}
+    have |= {(False, CLEANUP_XID, event.pci_bus_id) for event in fresh if _cause(event) is not None}
     more = {(event.sxid, event.xid, event.pci_bus_id): event for event in reported}
     return (*logged, *(event for key, event in more.items() if key not in have))
 
@@ -186,6 +193,21 @@ def _told(events: Sequence[XidEvent], seen: Observations, old: Collection[XidEve
         else:
             notices.append(Notice(worst.code, CHECK, message, gpu, details))
     return Findings(tuple(reasons), tuple(notices))
+
+
+def causes_followed(events: Sequence[XidEvent]) -> tuple[XidEvent, ...]:
+    """The events, each XID 45 as the XID that its line names as its cause where no line of its own tells of that one on
+    the same GPU. NVIDIA's catalog: of XID 45 and another one, the other one is followed."""
+    told = {(event.xid, event.pci_bus_id) for event in events if not event.sxid}
+    return tuple(
+        replace(event, xid=cause) if cause is not None and (cause, event.pci_bus_id) not in told else event
+        for event, cause in ((event, _cause(event)) for event in events)
+    )
+
+
+def _cause(event: XidEvent) -> int | None:
+    found = None if event.sxid else _CAUSE.search(event.text)
+    return int(found[1]) if found else None
 
 
 def is_own(event: XidEvent, table: XidTable, own_pids: Collection[int]) -> bool:
@@ -248,7 +270,8 @@ def _decide(event: XidEvent, table: XidTable) -> Decision:
         return replace(UNKNOWN, meaning=f"the driver's line does not say which ({event.text})")
     if policy is None:
         return replace(UNKNOWN, meaning=f"the code is not in the table ({event.text})")
-    by_text = Decision(*policy.for_text(event.text), policy.meaning)
+    named = ", which the driver names as the cause of an XID 45" if _cause(event) == event.xid else ""
+    by_text = Decision(*policy.for_text(event.text), f"{policy.meaning}{named}")
     error = None if event.sxid else decode(event.xid, event.text)
     if error is None:
         return by_text

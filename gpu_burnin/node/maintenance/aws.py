@@ -2,6 +2,10 @@
 library only.
 
 Events that are over, or were called off, linger for days: an event counts while its State is active.
+
+A retirement, or an event whose description speaks of degraded hardware, is not ahead but has begun: EC2 plans one "when
+AWS detects irreparable failure of the underlying hardware", and its date is only when EC2 stops the instance
+(docs.aws.amazon.com, "Instance retirement", which asks to act as soon as possible).
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ EVENTS = "/latest/meta-data/events/maintenance/scheduled"
 # A token for each poll: none is kept, and none grows old.
 _TOKEN_TTL = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
 _OVER = ("completed", "canceled", "cancelled")
+_RETIREMENT, _DEGRADED = "instance-retirement", "degraded"
 
 
 def read(service: Service, now: datetime) -> Sequence[Maintenance]:
@@ -45,14 +50,24 @@ def _event(event: Any, now: datetime) -> Maintenance:
         if state != "active":
             raise NotKnown(f"its metadata service tells of an event in the state {word(event.get('State'))!r}")
         start, end = time_of(event.get("NotBefore")), time_of(event.get("NotAfter"))
+        kind, identity = word(event.get("Code")), word(event.get("EventId"))
+        if kind == _RETIREMENT or _DEGRADED in description.casefold():
+            return Maintenance(NAME, STARTED, kind=kind, id=identity, message=_asks(description, start))
         return Maintenance(
             provider=NAME,
             state=STARTED if start and parse_rfc3339(start) <= now else SCHEDULED,
             not_before=start,
             not_after=end,
-            kind=word(event.get("Code")),
-            id=word(event.get("EventId")),
+            kind=kind,
+            id=identity,
             message=description,
         )
     except NotKnown as error:
         return unknown(NAME, error)
+
+
+def _asks(description: str, stops_at: str) -> str:
+    """What a person does about hardware that has failed: a reboot stays on it."""
+    until = f" before EC2 does at {stops_at}" if stops_at else ""
+    asked = f"stop and start the instance{until}, which moves it to other hardware"
+    return f"{description}; {asked}" if description else asked

@@ -244,6 +244,55 @@ def test_worst_line_of_a_code_decides() -> None:
     assert reason.action is Action.REBOOT
 
 
+def nvlink4(*registers: int) -> XidEvent:
+    values = ", ".join(f"{register:#x}" for register in registers)
+    return xid(74, f"NVRM: Xid (PCI:0000:91:00): 74, pid=7, name=x, NVLink: fatal error detected on link 14({values})")
+
+
+@pytest.mark.parametrize("first", [0x1, 0x800000, 0x40000000, 0x800001, 0x40000001, 0x40800000, 0x40800001])
+def test_nvlink_bits_that_nvidia_says_to_ignore_are_told_and_do_not_count(first: int) -> None:
+    found = find(nvlink4(first, 0, 0, 0, 0, 0, 0))
+    assert (found.reasons, [notice.code for notice in found.notices]) == ((), ["XID_SUSPECT"])
+    assert judge_work([nvlink4(first, 0, 0, 0, 0, 0, 0)], load_xids()) == ()
+
+
+@pytest.mark.parametrize(
+    "registers", [(0x3, 0, 0), (0x100000, 0, 0), (0x1, 0, 0x4), (0x10000000, 0, 0), (0x80000001, 0, 0), (0, 0, 0)]
+)
+def test_every_other_nvlink_error_is_fatal(registers: tuple[int, ...]) -> None:
+    """Also one whose other registers say more than the first."""
+    (reason,) = judge(nvlink4(*registers, 0, 0, 0, 0))
+    assert (reason.code, reason.action) == ("XID_FATAL", Action.RESET_GPU)
+    assert [one.fatal for one in judge_work([nvlink4(*registers, 0, 0, 0, 0)], load_xids())] == [True]
+
+
+def cleanup(cause: int, pid: int = 7, at_us: int = 55) -> XidEvent:
+    """As the driver writes it."""
+    text = f"NVRM: Xid (PCI:0000:91:00): 45, pid={pid}, name=python3, channel 0x00000008 caused by previous Xid {cause}"
+    return xid(45, text, pid=pid, at_us=at_us)
+
+
+def test_an_xid_that_only_a_cleanup_names_counts_as_if_it_were_there() -> None:
+    """The beginning of a log may be lost; the node must not be taken for one whose users only killed a process."""
+    (reason,) = judge(cleanup(149), killed_pids=frozenset({7}))
+    assert (reason.code, reason.gpu, reason.action) == ("XID_FATAL", "GPU-b", Action.RESET_GPU)
+    assert "XID 149" in reason.message and "the driver names as the cause of an XID 45" in reason.message
+    (one,) = judge_work([cleanup(149)], load_xids())
+    assert (one.code, one.fatal) == ("XID_FATAL", True)
+    assert [reason.code for reason in judge(before=[cleanup(79)])] == ["XID_GAP", "XID_FATAL"]
+    assert [reason.code for reason in judge(cleanup(149), reported=[xid(45)])] == ["XID_FATAL"], "NVML told it too"
+
+
+def test_a_cause_whose_own_line_is_there_is_judged_by_that_line() -> None:
+    assert [r.code for r in judge(nvlink(149, "NETIR_BER_EVENT", 0), cleanup(149))] == ["XID_SUSPECT"]
+    told = judge_work([nvlink(149, "NETIR_BER_EVENT", 0), cleanup(149)], load_xids())
+    assert [(one.event.xid, one.fatal) for one in told] == [(149, False), (45, False)]
+
+
+def test_a_cleanup_after_the_runs_own_kill_stays_its_own() -> None:
+    assert judge(cleanup(45), killed_pids=frozenset({7})) == ()
+
+
 def test_xid_154_sets_the_action_of_what_went_before_on_its_gpu() -> None:
     def actions(*events: XidEvent) -> list[Action]:
         return [reason.action for reason in judge(*events)]

@@ -14,6 +14,8 @@ import pytest
 from gpu_burnin.node.agent_note import Maintenance
 from gpu_burnin.node.maintenance import aws, azure, gcp
 from gpu_burnin.node.maintenance.reader import Reader
+from gpu_burnin.node.maintenance.window import active
+from gpu_burnin.system.clock import parse_rfc3339
 from tests.support.metadata_server import MetadataServer
 
 NOW = datetime(2026, 4, 11, 21, tzinfo=UTC)
@@ -190,6 +192,7 @@ REBOOT = {
     "NotBefore": "21 Jan 2027 09:00:43 GMT", "Code": "system-reboot", "Description": "scheduled reboot",
     "EventId": "instance-event-0d59937288b749b32", "NotAfter": "21 Jan 2027 09:17:23 GMT", "State": "active",
 }  # fmt: skip
+DEGRADED = {**REBOOT, "Code": "instance-stop", "Description": "The instance is running on degraded hardware"}
 
 
 def on_aws(cloud: MetadataServer, events: object) -> Maintenance:
@@ -226,6 +229,13 @@ def test_an_amazon_event_is_read_with_a_token(cloud: MetadataServer) -> None:
         ([{**REBOOT, "NotBefore": "11 Apr 2026 20:00:00 GMT"}], "started"),
         ([{**REBOOT, "NotBefore": "11 Apr 2026 19:00:00 GMT", "NotAfter": "11 Apr 2026 20:00:00 GMT"}], "started"),
         ([{**REBOOT, "NotBefore": "2027-01-21T09:00:43.000Z"}], "scheduled"),
+        ([{**REBOOT, "Code": "instance-stop"}], "scheduled"),
+        (
+            [{**REBOOT, "Code": "instance-stop", "Description": "The instance is running on Degraded hardware"}],
+            "started",
+        ),
+        ([{**REBOOT, "Code": "instance-retirement"}], "started"),
+        ([{**REBOOT, "Code": "instance-retirement", "State": "completed"}], "none"),
         ([{**REBOOT, "NotBefore": None}], "scheduled"),
         ([{**REBOOT, "NotBefore": "never"}], "unknown"),
         ([{**REBOOT, "State": "brewing"}], "unknown"),
@@ -236,6 +246,17 @@ def test_an_amazon_event_is_read_with_a_token(cloud: MetadataServer) -> None:
 )
 def test_amazon_events_that_count_and_that_do_not(cloud: MetadataServer, events: object, state: str) -> None:
     assert on_aws(cloud, events).state == state
+
+
+def test_degraded_hardware_keeps_work_away_now_and_says_what_to_do(cloud: MetadataServer) -> None:
+    """Its date is when Amazon stops the instance, weeks ahead: the hardware has failed already."""
+    told = on_aws(
+        cloud, [{**REBOOT, "Code": "instance-stop", "Description": "The instance is running on degraded hardware"}]
+    )
+    assert active(told, parse_rfc3339("2026-11-01T00:00:00Z"), 3600) == (
+        "aws: maintenance (instance-stop) is under way: The instance is running on degraded hardware; stop and start"
+        " the instance before EC2 does at 2027-01-21T09:00:43Z, which moves it to other hardware"
+    )
 
 
 @pytest.mark.parametrize("answer", [(403, ""), (200, ""), (200, "a\nb"), (200, "té")])
