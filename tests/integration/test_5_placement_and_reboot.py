@@ -5,6 +5,8 @@ Only here: kubelet's own refusal of a pod, and a boot without a pass.
 
 from __future__ import annotations
 
+import pytest
+
 from tests.lab import hosts
 
 from .fleet import Fleet, wait_until
@@ -23,6 +25,9 @@ spec:
 
 
 def test_after_a_reboot_the_node_takes_no_work_before_a_new_pass(fleet: Fleet) -> None:
+    """And then every unit runs again that ran before: is-enabled alone does not show that a boot starts it."""
+    ran = running(fleet, "gpu-1")
+    assert {"chrony.service", "containerd.service", "gpu-burnin-watch.service", "kubelet.service"} <= ran
     old_boot = fleet.get("node", "gpu-1")["status"]["nodeInfo"]["bootID"]
     # A boot burn-in that waits for us, so that the moment before the pass can be looked at.
     fleet.must("gpu-1", "systemctl disable gpu-burnin-boot.service")
@@ -50,6 +55,31 @@ def test_after_a_reboot_the_node_takes_no_work_before_a_new_pass(fleet: Fleet) -
         timeout_s=120,
     )
     assert fleet.get("node", "gpu-1")["status"]["nodeInfo"]["bootID"] == new_boot
+    wait_until(
+        f"what ran before the reboot to run again, of {sorted(ran)}",
+        lambda: ran <= running(fleet, "gpu-1"),
+        timeout_s=60,
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("host", ["api-2", "etcd-3", "etcd-events-1", "lb-1", "mon-1", "system-1"])
+def test_after_a_reboot_every_unit_of_a_host_runs_again(fleet: Fleet, host: str) -> None:
+    """For make test the GPU node above is enough: the same module starts and enables the units of all."""
+    ran = running(fleet, host)
+    hosts.reboot(fleet.lab, host)
+    wait_until(
+        f"what ran before the reboot to run again, of {sorted(ran)}", lambda: ran <= running(fleet, host), timeout_s=90
+    )
+    wait_until("the API to answer", lambda: fleet.kubectl("get", "--raw=/readyz").rc == 0, timeout_s=60)
+
+
+def running(fleet: Fleet, host: str) -> set[str]:
+    """The host's services that run, and its timers and paths that wait; not those of a person's session."""
+    shown = fleet.must(
+        host, "systemctl list-units --plain --no-legend --type=service,timer,path --state=running,waiting"
+    )
+    return {unit for unit in (line.split()[0] for line in shown.splitlines()) if not unit.startswith("user@")}
 
 
 def said_by_kubelet(fleet: Fleet) -> set[str]:
