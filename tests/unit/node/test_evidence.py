@@ -196,6 +196,9 @@ def _with(**change: object) -> Callable[[dict[str, object]], bytes]:
         _with(report_sha256="A" * 64),
         _with(finished_at="2026-01-02T03:04:05+00:00"),
         _with(finished_at="yesterdayZ"),
+        _with(finished_at="2026-01-02Z"),
+        _with(finished_at="20260102T030405Z"),
+        _with(finished_at="2026-01-02T03:04+0530Z"),
         lambda document: canonical_json({k: v for k, v in document.items() if k != "node"}),
         lambda _: b"[]",
     ],
@@ -203,7 +206,8 @@ def _with(**change: object) -> Callable[[dict[str, object]], bytes]:
 def test_signed_but_malformed_statement(
     form: Callable[[dict[str, object]], bytes], statement: Statement, host_key: Path, public_line: str
 ) -> None:
-    data = form(asdict(statement))
+    data = form(json.loads(statement.canonical()))
+    assert _with()(json.loads(statement.canonical())) == statement.canonical(), "nothing else is wrong with it"
     text = evidence.encode_annotation(data, evidence.sign(data, host_key), HARDWARE)
     assert refused(text, public_line).code == "EVIDENCE_MALFORMED"
 
