@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from gpu_burnin.admission.decide import CODES
+from gpu_burnin.api import evidence_codes
 from gpu_burnin.hardware import DriverNeeds, DriverTable, SkuTable, load_drivers, load_skus
-from gpu_burnin.node import evidence_codes
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.settings.options import Option, Role, options_of

@@ -1,6 +1,6 @@
 """Maintenance windows that the inventory names: read strictly, and given for each node in the form of all windows.
 
-What a window means for a node, see gpu_burnin/node/maintenance/window.py (`active`).
+What a window means for a node, see gpu_burnin/api/maintenance.py (`active`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.maintenance import SCHEDULED, STARTED
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.agent_note import Maintenance
-from gpu_burnin.node.maintenance.window import SCHEDULED, STARTED
 from gpu_burnin.system.clock import parse_rfc3339, rfc3339_s
 
 PROVIDER = "calendar"

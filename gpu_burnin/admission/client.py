@@ -20,8 +20,8 @@ from kubernetes import client, config
 
 from gpu_burnin.admission.silence import words
 from gpu_burnin.admission.view import Node, Patch
+from gpu_burnin.api.names import Names
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.settings.names import Names
 
 Object: TypeAlias = Mapping[str, Any]
 JSON_TYPE = "application/json"

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpu_burnin.admission.record import Leave, RecordError
 from gpu_burnin.admission.view import Pod, Rules
+from gpu_burnin.api.record import Leave, RecordError
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.codec import to_json

@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
-from gpu_burnin.admission.crd import definitions
 from gpu_burnin.admission.objects import covers
-from gpu_burnin.admission.record import Hardware, Identity, NodeAdmission, Proof, Spec, document, parse
-from gpu_burnin.node.heartbeat import heartbeats_path
-from gpu_burnin.settings.names import HEARTBEAT_KIND, KIND, Names
+from gpu_burnin.api.crd import definitions
+from gpu_burnin.api.heartbeat import heartbeats_path
+from gpu_burnin.api.names import HEARTBEAT_KIND, KIND, Names
+from gpu_burnin.api.record import Hardware, Identity, NodeAdmission, Proof, Spec, document, parse
 from gpu_burnin.system.codec import to_json
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -18,10 +18,10 @@ from gpu_burnin.admission.decide.nodes import gated
 from gpu_burnin.admission.decide.restored import doubted
 from gpu_burnin.admission.decide.words import sentence
 from gpu_burnin.admission.provision import THREADS, define
-from gpu_burnin.admission.record import Ask, NodeAdmission, Spec, State, Status, document, parse
 from gpu_burnin.admission.view import Node
 from gpu_burnin.admission.waiting import read
-from gpu_burnin.settings.names import KIND, PROVISIONER_USER, Names
+from gpu_burnin.api.names import KIND, PROVISIONER_USER, Names
+from gpu_burnin.api.record import Ask, NodeAdmission, Spec, State, Status, document, parse
 from gpu_burnin.system.codec import to_json
 
 _MOST_TRIES = 10

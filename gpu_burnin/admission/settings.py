@@ -12,9 +12,9 @@ from gpu_burnin.admission.approve import InventoryNode
 from gpu_burnin.admission.calendar import Window, read_calendar
 from gpu_burnin.admission.schedule.rules import TestRules, parse_tests
 from gpu_burnin.admission.view import Rules
+from gpu_burnin.api.heartbeat import RENEW_S
+from gpu_burnin.api.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.heartbeat import RENEW_S
-from gpu_burnin.settings.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.system.codec import Misfit, from_json
 from gpu_burnin.system.files import read_text
 from gpu_burnin.system.yaml_text import load

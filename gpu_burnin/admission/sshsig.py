@@ -15,8 +15,8 @@ import struct
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from gpu_burnin.api.evidence import NAMESPACE, public_key
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.evidence import NAMESPACE, public_key
 from gpu_burnin.system.known_hosts import EVIDENCE_KEY_TYPE
 
 _MAGIC = b"SSHSIG"

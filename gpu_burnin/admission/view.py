@@ -8,11 +8,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from gpu_burnin.admission.record import NodeAdmission, Status
-from gpu_burnin.node.agent_note import AgentNote, Maintenance
-from gpu_burnin.node.evidence import Statement
-from gpu_burnin.node.heartbeat import RENEW_S
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.agent_note import AgentNote, Maintenance
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.heartbeat import RENEW_S
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import NodeAdmission, Status
 from gpu_burnin.types import JSON
 
 # A Node as the API server sends it (the service keeps only what decide() reads), and a JSON Patch (RFC 6902).

@@ -14,11 +14,11 @@ from gpu_burnin.admission.decide.core import LET_IN
 from gpu_burnin.admission.decide.nodes import DELETED, annotation, boot_id, gated, labelled_ready, trim_node
 from gpu_burnin.admission.decide.words import PAUSED
 from gpu_burnin.admission.provision import entries
-from gpu_burnin.admission.record import NodeAdmission, State, parse
 from gpu_burnin.admission.view import Node
-from gpu_burnin.node.evidence import EvidenceError, decode_annotation, parse_statement
-from gpu_burnin.node.evidence_codes import CODES as REFUSALS
-from gpu_burnin.settings.names import LEASE, SIMULATED_LABEL, SYSTEM_NAMESPACE, VERDICT_LABEL, Names
+from gpu_burnin.api.evidence import EvidenceError, decode_annotation, parse_statement
+from gpu_burnin.api.evidence_codes import CODES as REFUSALS
+from gpu_burnin.api.names import LEASE, SIMULATED_LABEL, SYSTEM_NAMESPACE, VERDICT_LABEL, Names
+from gpu_burnin.api.record import NodeAdmission, State, parse
 
 POLL_S = 2.0
 # So many nodes are read one by one in less time than a list of thousands takes.

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from gpu_burnin.admission import explain as explaining
 from gpu_burnin.cli import terminal
+from gpu_burnin.fleet import explain as explaining
 
 
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

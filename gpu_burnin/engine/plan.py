@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS
 from gpu_burnin.checks.spec import CheckSpec, Scope, Slot
 from gpu_burnin.engine.deadlines import Deadlines, deadlines
@@ -34,27 +35,6 @@ CPU_SHAPES: Mapping[str, int] = {
 }  # fmt: skip
 # Faults of the worker itself: --inject knows them for every check.
 WORKER_FAULTS: tuple[str, ...] = ("hang", "wedge", "crash", "crash_once", "out_of_memory")
-
-
-@dataclass(frozen=True)
-class Level:
-    """Seconds of a whole run, from its start to its report (design, section 6).
-
-    The CPU backend covers no GPU whatever the time: one round of everything, then a little more where asked for
-    (`cpu_total_s`).
-    """
-
-    total_s: float
-    cpu_total_s: float
-
-
-# `--for` replaces the time of extended. What a check gets of it is in its own SPEC; the least times are those it is
-# estimated to need on 8 H200s (docs/reference/levels.md has the sum).
-LEVELS: Mapping[str, Level] = {
-    "quick": Level(60.0, 1.0),
-    "standard": Level(300.0, 30.0),
-    "extended": Level(7200.0, 120.0),
-}
 
 
 class PlanError(GpuBurninError):

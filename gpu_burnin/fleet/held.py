@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.node import authentic, reports
 from gpu_burnin.node.report_head import read_head, read_parts
-from gpu_burnin.node.store import EVIDENCE, Store, is_run_id
+from gpu_burnin.node.store import Store, is_run_id
 from gpu_burnin.report.check_findings import units_of
 from gpu_burnin.report.model import Report, ReportError
 from gpu_burnin.report.order import Order, order_of

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document, heartbeats_path
+from gpu_burnin.api.names import HEARTBEAT_KIND
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
-from gpu_burnin.node.heartbeat import Heartbeat, heartbeat_document, heartbeats_path
 from gpu_burnin.settings.config import Config
-from gpu_burnin.settings.names import HEARTBEAT_KIND
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import parse_json

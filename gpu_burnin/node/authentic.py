@@ -6,9 +6,9 @@ import contextlib
 import hashlib
 from pathlib import Path
 
+from gpu_burnin.api import evidence
+from gpu_burnin.api.run_files import EVIDENCE, SIGNATURE
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import evidence
-from gpu_burnin.node.store import EVIDENCE, SIGNATURE
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system import host
 from gpu_burnin.system.files import read_bytes, read_text

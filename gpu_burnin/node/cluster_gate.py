@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin import __version__
+from gpu_burnin.api.agent_note import AgentNote, NoteError, note_text, read_note
+from gpu_burnin.api.names import NO_EXECUTE, Names
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
-from gpu_burnin.node.agent_note import AgentNote, NoteError, note_text, read_note
 from gpu_burnin.node.api import NOT_FOUND, UNAUTHORIZED, ApiRefused, NodeApi, NotYet, annotations_of
 from gpu_burnin.node.unit import RUN_DIR
 from gpu_burnin.settings.config import Config
-from gpu_burnin.settings.names import NO_EXECUTE, Names
 from gpu_burnin.system import host
 from gpu_burnin.system.files import read_text, write_atomic
 

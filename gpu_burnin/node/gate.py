@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gpu_burnin.api import evidence
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
-from gpu_burnin.node import evidence
+from gpu_burnin.node import signing
 from gpu_burnin.node.store import NoResult, Store
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
@@ -53,9 +54,9 @@ def check_gate(config: Config, root: Path = Path("/"), now: datetime | None = No
         ttl_s=None,
         allow_simulated=config.allow_simulated,
     )
-    key = evidence.own_public_key(config.host_key)
+    key = signing.own_public_key(config.host_key)
     try:
-        return evidence.verify(evidence.annotation_of(newest.path), key, expect, now or datetime.now(UTC)).statement
+        return evidence.verify(signing.annotation_of(newest.path), key, expect, now or datetime.now(UTC)).statement
     except evidence.EvidenceError as error:
         why = str(error).removeprefix(f"{node}: ")
         message = f"{node}: closed: {why} ({error.code}); {_advice(error, newest.path)}"

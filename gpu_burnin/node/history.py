@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpu_burnin.api import evidence
+from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.engine.journal import died_during, read_journal
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import evidence, reports
-from gpu_burnin.node.store import EVIDENCE, RunDirectory, Store
+from gpu_burnin.node import reports
+from gpu_burnin.node.store import RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import read_bytes

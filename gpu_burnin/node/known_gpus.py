@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.checks import USUAL_CHECKS
-from gpu_burnin.engine.plan import LEVELS, Plan
+from gpu_burnin.engine.plan import Plan
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.settings.config import LEAST_EXTENDED_S
 from gpu_burnin.settings.durations import write_duration

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 
+from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS
 from gpu_burnin.checks.power.wave import waves_for
 from gpu_burnin.checks.spec import Scope
@@ -20,7 +21,7 @@ from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.node.known_gpus import KnownGpu, RecordError, new_gpus, read_known
 from gpu_burnin.node.store import POWER_GRANT_DIR
 from gpu_burnin.settings import expectations
-from gpu_burnin.settings.config import ALWAYS, LEVELS, Config
+from gpu_burnin.settings.config import ALWAYS, Config
 from gpu_burnin.settings.expectations import Expectations, expectations_of
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.host import Host, read_host
@@ -225,7 +226,7 @@ def _refuse_conflicts(options: RunOptions, wanted: tuple[str, ...]) -> None:
 def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
     """Where the caller asked for less than this host's configuration does: no PASS may come of that."""
     asked = options.config.level
-    if asked is not None and LEVELS.index(plan.level) < LEVELS.index(asked):
+    if asked is not None and LEVEL_NAMES.index(plan.level) < LEVEL_NAMES.index(asked):
         yield f"the level {plan.level} is less than {asked}, which this host's configuration asks for"
     # Where waves need a grant, a run without them is what the configuration allows; only ALWAYS is broken by less.
     waves = plan.options["power_waves"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
 from gpu_burnin.node.api import NodeApi, NotYet, annotations_of
-from gpu_burnin.node.evidence import annotation_of
+from gpu_burnin.node.signing import annotation_of
 from gpu_burnin.node.store import NoResult, Store
 from gpu_burnin.settings.config import Config
 

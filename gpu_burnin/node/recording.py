@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_burnin.api import evidence
+from gpu_burnin.api.run_files import EVIDENCE, JOURNAL
 from gpu_burnin.engine.plan import Plan
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import evidence
+from gpu_burnin.node import signing
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, makes_known, remember
-from gpu_burnin.node.store import EVIDENCE, JOURNAL, RunDirectory, Store
+from gpu_burnin.node.store import RunDirectory, Store
 from gpu_burnin.report import model, outputs
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.settings.config import Config
@@ -128,7 +130,7 @@ def _sign(finished: Finished, written: outputs.Written, config: Config) -> str |
             **_first_reason(report),
         )
         try:
-            evidence.write_evidence(run.path, statement, finished.hardware, config.host_key)
+            signing.write_evidence(run.path, statement, finished.hardware, config.host_key)
         except GpuBurninError as error:
             problem = str(error)
         except OSError as error:

@@ -12,15 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpu_burnin.api import evidence
+from gpu_burnin.api import maintenance as window
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.errors import EXIT_PASS, GpuBurninError
 from gpu_burnin.hardware import load_reasons
-from gpu_burnin.node import authentic, evidence, reports, unit
-from gpu_burnin.node.agent_note import Maintenance
+from gpu_burnin.node import authentic, reports, signing, unit
 from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.known_gpus import KnownGpu, read_known
-from gpu_burnin.node.maintenance import reader, window
-from gpu_burnin.node.store import EVIDENCE, POWER_GRANT_DIR, RunDirectory, Store
+from gpu_burnin.node.maintenance import reader
+from gpu_burnin.node.store import POWER_GRANT_DIR, RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.report.order import Order, order_of
 from gpu_burnin.settings.config import Config
@@ -189,9 +192,9 @@ def _newest_evidence(store: Store, config: Config, root: Path) -> Evidence | Non
 
 def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
     """Raises GpuBurninError, ValueError, KeyError or TypeError for what cannot be believed."""
-    annotation = evidence.annotation_of(run.path)
+    annotation = signing.annotation_of(run.path)
     envelope = evidence.decode_annotation(annotation)
-    if not evidence.signature_holds(envelope.statement, envelope.signature, evidence.own_public_key(config.host_key)):
+    if not evidence.signature_holds(envelope.statement, envelope.signature, signing.own_public_key(config.host_key)):
         raise GpuBurninError(f"{run.path / EVIDENCE} is not signed by this host's key {config.host_key}")
     statement = evidence.read_envelope(envelope).statement
     this_boot = (statement.machine_id, statement.boot_id) == (host.machine_id(root), host.boot_id(root))

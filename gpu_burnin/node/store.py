@@ -20,15 +20,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpu_burnin.api.run_files import EVIDENCE, JOURNAL, MAX_SEQUENCE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink, write_atomic
 
 KEEP_RUNS = 50
-JOURNAL = "journal.jsonl"
-EVIDENCE = "evidence.json"
-SIGNATURE = "evidence.json.sig"
-HARDWARE = "hardware.json"
 # Where the workers of a run share compiled kernels while it lasts.
 KERNEL_DIR = "kernels"
 # Where a run asks for a grant of its power waves.
@@ -38,8 +35,6 @@ _LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.05
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
-# What JSON readers everywhere hold exactly.
-MAX_SEQUENCE = 1 << 53
 _FLOOR = "sequence-floor"
 
 

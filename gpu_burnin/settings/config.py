@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gpu_burnin.api.levels import LEVEL_NAMES
+from gpu_burnin.api.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.settings.expectations import Expectations
-from gpu_burnin.settings.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.settings.options import (
     FLAG,
     NAMES,
@@ -29,7 +30,6 @@ from gpu_burnin.settings.options import (
 from gpu_burnin.settings.state_dir import default_state_dir
 
 DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")
-LEVELS = ("quick", "standard", "extended")
 BACKENDS = ("auto", "cuda", "cpu")
 # When a node's power waves may run: at once, when they are granted, not at all.
 POWER_WAVES = (ALWAYS, GRANTED, NEVER) = ("always", "granted", "never")
@@ -98,7 +98,7 @@ class Config:
     """What this host's operator sets. None: not set, the command's own default holds; times are in seconds."""
 
     level: str | None = option(
-        choice(LEVELS),
+        choice(LEVEL_NAMES),
         "Level to run, and the lowest level of a pass that stands.",
         role=Role("standard"),
         flag=Flag(

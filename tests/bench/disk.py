@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils import disk_latency
+from ansible_collections.muster.fleet.plugins.module_utils.host import disk_latency
 
 from tests.integration.disk import NO_DISK, Disk, Reached, can_be_slow, loop_disk
 

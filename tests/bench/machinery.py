@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from gpu_burnin import RunOptions, load_config, run_burnin
-from gpu_burnin.engine.plan import LEVELS
+from gpu_burnin.api.levels import LEVELS
 from tests.lab.fake_nvml.build import build
 from tests.lab.paths import REPOSITORY
 

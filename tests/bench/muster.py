@@ -20,7 +20,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpu_burnin.admission.client import KubeApi, admissions_path
-from gpu_burnin.admission.record import (
+from gpu_burnin.api.names import ADMITTER_USER, PROVISIONER_USER, Names
+from gpu_burnin.api.record import (
     MOST_TRANSITIONS,
     Accepted,
     NodeAdmission,
@@ -31,7 +32,6 @@ from gpu_burnin.admission.record import (
     status_document,
 )
 from gpu_burnin.fleet import history
-from gpu_burnin.settings.names import ADMITTER_USER, PROVISIONER_USER, Names
 from tests.bench.browser import CHROMIUM, opened
 from tests.integration.kube import api_server, apply_ledger
 from tests.support.fake_prometheus import FakePrometheus

@@ -18,10 +18,10 @@ from typing import Any
 
 import yaml
 
-from gpu_burnin.admission.record import Identity, NodeAdmission, Proof, Spec, document
-from gpu_burnin.node.agent_note import AgentNote, note_text
-from gpu_burnin.node.evidence import parse_statement, public_key
-from gpu_burnin.settings.names import ADMITTER_USER, LEASE, PROVISIONER_USER, READY_LABEL, SYSTEM_NAMESPACE, Names
+from gpu_burnin.api.agent_note import AgentNote, note_text
+from gpu_burnin.api.evidence import parse_statement, public_key
+from gpu_burnin.api.names import ADMITTER_USER, LEASE, PROVISIONER_USER, READY_LABEL, SYSTEM_NAMESPACE, Names
+from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.types import Verdict
 from tests.integration.gate import NODES, a_node, node_info

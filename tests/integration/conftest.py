@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_burnin.settings.names import PROVISIONER_USER
+from gpu_burnin.api.names import PROVISIONER_USER
 from tests.lab import hosts
 from tests.lab.prepare import prepare
 

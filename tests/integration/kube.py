@@ -22,11 +22,11 @@ import jinja2
 import yaml
 
 from gpu_burnin.admission.client import KubeApi, admissions_path
-from gpu_burnin.admission.crd import definitions
 from gpu_burnin.admission.objects import write_objects
+from gpu_burnin.api.crd import definitions
+from gpu_burnin.api.heartbeat import heartbeats_path
+from gpu_burnin.api.names import PROVISIONER_USER, Names
 from gpu_burnin.fleet.mirror.cache import cache_dir
-from gpu_burnin.node.heartbeat import heartbeats_path
-from gpu_burnin.settings.names import PROVISIONER_USER, Names
 
 from .authority import Authority
 

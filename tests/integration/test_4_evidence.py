@@ -87,7 +87,7 @@ def _signed_on(fleet: Fleet, node: str, key: str, **changes: object) -> str:
     """The node's latest statement with changes, signed by a key that lies on it."""
     program = f"""
 import json, pathlib, subprocess
-from gpu_burnin.node import evidence
+from gpu_burnin.api import evidence
 from gpu_burnin.system.canonical import canonical_json
 directory = pathlib.Path("/var/lib/gpu-burnin/latest").resolve()
 statement = json.loads((directory / "evidence.json").read_text())

@@ -20,8 +20,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys, etcd_api, etcd_restore
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import restore as etcd_restore
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.pki import encryption_keys
 from ansible_collections.muster.fleet.plugins.modules import encryption_key, encryption_scan
 
 from gpu_burnin.admission.client import ApiError, KubeApi, Object

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, etcd_replace
-from ansible_collections.muster.fleet.plugins.module_utils.etcd_replace import Step
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import replace as etcd_replace
+from ansible_collections.muster.fleet.plugins.module_utils.etcd.replace import Step
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 from .etcd_cluster import NO_TOOLS, Cluster, etcd_cluster, tools

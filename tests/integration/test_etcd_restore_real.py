@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, etcd_database, etcd_ledger, etcd_restore
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import database as etcd_database
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import ledger as etcd_ledger
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import restore as etcd_restore
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 from .etcd_cluster import NO_TOOLS, Backups, Cluster, etcd_cluster, set_up, tool, tools

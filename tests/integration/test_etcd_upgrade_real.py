@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
-from ansible_collections.muster.fleet.plugins.module_utils.etcd_minor import Action, Members, prepare
-from ansible_collections.muster.fleet.plugins.module_utils.program_versions import ask
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd.minor import Action, Members, prepare
+from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import ask
 
 from gpu_burnin.fleet.mirror.programs import ETCD_VERSION
 from tests.lab.binaries import NEXT_ETCD, NEXT_ETCD_VERSION

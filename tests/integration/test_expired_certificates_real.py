@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
 from ansible_collections.muster.fleet.plugins.modules import etcd_member
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document, heartbeats_path
+from gpu_burnin.api.names import Names
 from gpu_burnin.node.api import NodeApi
-from gpu_burnin.node.heartbeat import Heartbeat, heartbeat_document, heartbeats_path
 from gpu_burnin.settings.config import Config, PublishConfig
-from gpu_burnin.settings.names import Names
 from tests.integration.gate import attacker, kubelet, numbers, refused
 from tests.integration.kube import APPLY, JSON_PATCH, MERGE_PATCH, Client, Server
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.admission.crd import crd
-from gpu_burnin.admission.record import Ask, Hardware, Identity, NodeAdmission, Spec, document
-from gpu_burnin.settings.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
+from gpu_burnin.api.crd import crd
+from gpu_burnin.api.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
+from gpu_burnin.api.record import Ask, Hardware, Identity, NodeAdmission, Spec, document
 from tests.integration.gate import NODES, admitted_node, attacker, held_node, kubelet, merge, numbers, refused
 from tests.integration.kube import APPLY, JSON_PATCH, MERGE_PATCH, Client, Reply, Server
 

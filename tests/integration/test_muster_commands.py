@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner, Result
 
-from gpu_burnin.admission.record import State, Status, Tested, Transition, status_document
+from gpu_burnin.api.names import ADMITTER_USER
+from gpu_burnin.api.record import State, Status, Tested, Transition, status_document
 from gpu_burnin.cli.muster import main as muster
-from gpu_burnin.settings.names import ADMITTER_USER
 from tests.integration.gate import held_node
 from tests.integration.kube import MERGE_PATCH, Client, Server
 from tests.integration.test_ledger_policies import LEDGER, NAMES, entry

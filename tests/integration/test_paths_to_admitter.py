@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.settings.names import ADMITTER_USER, SYSTEM_NAMESPACE
+from gpu_burnin.api.names import ADMITTER_USER, SYSTEM_NAMESPACE
 from tests.integration.gate import NODES, refused
 from tests.integration.kube import JSON_PATCH, MERGE_PATCH, Client, Part, Reply, Server, binaries, ended, until
 

@@ -13,11 +13,11 @@ import pytest
 
 from gpu_burnin.admission.carried import carried, keep
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.crd import crd
 from gpu_burnin.admission.provision import CRDS, Act, Provisioned, Wanted, define, entries, provision
-from gpu_burnin.admission.record import Ask, Hardware, Identity, NodeAdmission, Spec, State, Status
 from gpu_burnin.admission.restore import carry, compared, wait_until_closed
-from gpu_burnin.settings.names import PROVISIONER_USER, Names
+from gpu_burnin.api.crd import crd
+from gpu_burnin.api.names import PROVISIONER_USER, Names
+from gpu_burnin.api.record import Ask, Hardware, Identity, NodeAdmission, Spec, State, Status
 from tests.integration.gate import numbers
 from tests.integration.kube import MERGE_PATCH, Client, Server
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from gpu_burnin.admission.record import Identity, NodeAdmission, Spec, document
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import Identity, NodeAdmission, Spec, document
 from gpu_burnin.cli.muster.main import cli
-from gpu_burnin.settings.names import Names
 from tests.integration.gate import NODES, held_node, numbers, refused
 from tests.integration.kube import JSON_PATCH, MERGE_PATCH, Client, Server
 from tests.lab.paths import REPOSITORY

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.muster.fleet.plugins.module_utils import upgrade_rules as rules
-from ansible_collections.muster.fleet.plugins.module_utils.binaries import file_sha256
-from ansible_collections.muster.fleet.plugins.module_utils.program_versions import ask
+from ansible_collections.muster.fleet.plugins.module_utils.host.binaries import file_sha256
+from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import ask
+from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import program
 from ansible_collections.muster.fleet.plugins.modules.upgrade_plan import host_of
 
+from gpu_burnin.api.names import Names
 from gpu_burnin.fleet.mirror.programs import KUBERNETES_VERSION
-from gpu_burnin.settings.names import Names
 from tests.integration.gate import NODES, a_node
 from tests.integration.kube import (
     Client,

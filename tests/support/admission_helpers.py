@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.node.evidence import Statement, encode_annotation, sign
+from gpu_burnin.api.evidence import Statement, encode_annotation
+from gpu_burnin.node.signing import sign
 from gpu_burnin.types import Verdict
 from tests.support.fake_api import FakeApi
 from tests.support.report_helpers import HARDWARE, HARDWARE_SHA256

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.admission.record import Identity, NodeAdmission, Proof, Spec, document
 from gpu_burnin.admission.service.journal import Journal
 from gpu_burnin.admission.service.service import Service
 from gpu_burnin.admission.settings import AdmitterConfig
-from gpu_burnin.node.agent_note import AgentNote, note_text
-from gpu_burnin.node.evidence import public_key
-from gpu_burnin.settings.names import READY_LABEL, Names
+from gpu_burnin.api.agent_note import AgentNote, note_text
+from gpu_burnin.api.evidence import public_key
+from gpu_burnin.api.names import READY_LABEL, Names
+from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document
 from gpu_burnin.system.clock import rfc3339
 from tests.support.admission_helpers import BOOT, MACHINE, Signer, make_node
 from tests.support.fake_api import FakeApi

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.heartbeat import Heartbeat
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_xids
-from gpu_burnin.node.agent_note import Maintenance
-from gpu_burnin.node.heartbeat import Heartbeat
 from gpu_burnin.node.unit import Started, UnitState
 from gpu_burnin.node.watch.agent import Agent
 from gpu_burnin.node.watch.heartbeat import Turns

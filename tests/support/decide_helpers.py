@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.decide import decide, trim_node
-from gpu_burnin.admission.record import Identity, NodeAdmission, Spec, Status
 from gpu_burnin.admission.view import Brake, Decision, Evidence, Pod, Rules, View
-from gpu_burnin.node.agent_note import AgentNote
-from gpu_burnin.node.evidence import Statement
-from gpu_burnin.settings.names import CONDITION, LABEL_PREFIX, Names
+from gpu_burnin.api.agent_note import AgentNote
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.names import CONDITION, LABEL_PREFIX, Names
+from gpu_burnin.api.record import Identity, NodeAdmission, Spec, Status
 from tests.support.admission_helpers import BOOT, MACHINE, NOW, STATEMENT, make_node
 from tests.support.fake_api import apply_patch
 

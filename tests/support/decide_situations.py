@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpu_burnin.admission.record import Ask, Hardware, Identity, Proof
 from gpu_burnin.admission.view import Brake, Evidence, View
-from gpu_burnin.node.agent_note import AgentNote, Maintenance, Warned
-from gpu_burnin.node.evidence import Statement
+from gpu_burnin.api.agent_note import AgentNote, Maintenance, Warned
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.record import Ask, Hardware, Identity, Proof
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, NOW, make_node
 from tests.support.decide_helpers import (

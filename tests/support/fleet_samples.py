@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.names import Names
 
 NAMES = Names()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jinja2
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import CONTROL_GROUPS
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import CONTROL_GROUPS
 from jinja2 import nodes
 
 # A few hosts, however large the fleet is.

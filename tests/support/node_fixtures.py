@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.node.evidence import Statement
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.settings.config import Config
 from gpu_burnin.types import Verdict
 from tests.support.node_runs import Node

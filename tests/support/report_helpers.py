@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_burnin.node.evidence import Statement, write_evidence
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.node.signing import write_evidence
 from gpu_burnin.node.store import RunDirectory, Store
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.hardware_identity import digest

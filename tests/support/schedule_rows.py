@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from gpu_burnin.admission.record import State, Use
 from gpu_burnin.admission.schedule.pick import Row
+from gpu_burnin.api.record import State, Use
 from gpu_burnin.system.clock import rfc3339
 
 NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)

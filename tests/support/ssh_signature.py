@@ -9,7 +9,7 @@ import struct
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gpu_burnin.node.evidence import NAMESPACE
+from gpu_burnin.api.evidence import NAMESPACE
 
 _KEY_TYPE, _HASH = b"ssh-ed25519", b"sha512"
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.api.names import READY_LABEL, Names
 from gpu_burnin.fleet.driver_upgrade import book
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Run
 from gpu_burnin.fleet.driver_upgrade.course import Upgrade
 from gpu_burnin.fleet.repair.cluster import Cluster
-from gpu_burnin.settings.names import READY_LABEL, Names
 from tests.support.fake_api import FakeApi
 
 NOW = datetime(2026, 11, 22, 17, tzinfo=UTC)

@@ -11,9 +11,9 @@ from gpu_burnin.admission.decide.patches import Look, node_patch
 from gpu_burnin.admission.decide.restored import doubted
 from gpu_burnin.admission.decide.retest import request_annotation
 from gpu_burnin.admission.drain import leave_annotation
-from gpu_burnin.admission.record import Accepted, State, Status
 from gpu_burnin.admission.view import Node, Patch
-from gpu_burnin.settings.names import NO_EXECUTE, NO_SCHEDULE, READY_LABEL, SIMULATED_LABEL, VERDICT_LABEL, Names
+from gpu_burnin.api.names import NO_EXECUTE, NO_SCHEDULE, READY_LABEL, SIMULATED_LABEL, VERDICT_LABEL, Names
+from gpu_burnin.api.record import Accepted, State, Status
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.codec import to_json
 

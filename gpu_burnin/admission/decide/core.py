@@ -20,7 +20,9 @@ from gpu_burnin.admission.decide.retest import Flight, flight_of, retest_asked, 
 from gpu_burnin.admission.decide.stand import Stand, without_node
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
 from gpu_burnin.admission.decide.words import PAUSED, sentence
-from gpu_burnin.admission.record import (
+from gpu_burnin.admission.view import Brake, Decision, Rules, View
+from gpu_burnin.api.names import ADMITTER_USER
+from gpu_burnin.api.record import (
     MOST_TRANSITIONS,
     Accepted,
     BootTests,
@@ -32,8 +34,6 @@ from gpu_burnin.admission.record import (
     Status,
     Transition,
 )
-from gpu_burnin.admission.view import Brake, Decision, Rules, View
-from gpu_burnin.settings.names import ADMITTER_USER
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
 LET_IN, TAKEN_OUT = "let in", "taken from work"

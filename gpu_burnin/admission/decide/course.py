@@ -14,8 +14,8 @@ from gpu_burnin.admission.decide.restored import doubted
 from gpu_burnin.admission.decide.stand import ASKED_CODES, Stand, stand_of
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, brief, sentence
-from gpu_burnin.admission.record import Next, State
 from gpu_burnin.admission.view import Brake
+from gpu_burnin.api.record import Next, State
 
 
 @dataclass(frozen=True)

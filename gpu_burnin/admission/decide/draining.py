@@ -10,8 +10,8 @@ from gpu_burnin.admission.decide.maintenance import Windows
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, asked, sentence
 from gpu_burnin.admission.drain import who_leaves
-from gpu_burnin.admission.record import Leave, Next
 from gpu_burnin.admission.view import Pod
+from gpu_burnin.api.record import Leave, Next
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from gpu_burnin.admission.decide.remember import busy, proof_of, rank
 from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
 from gpu_burnin.admission.decide.watched import AGENT_SILENT, unwatched
 from gpu_burnin.admission.decide.words import active, code_of, fault, sentence
-from gpu_burnin.admission.record import Spec, State, Status
 from gpu_burnin.admission.view import Evidence, Node, Rules, View
-from gpu_burnin.node.evidence import MAX_SKEW_S, Expectation, Statement, refusal
+from gpu_burnin.api.evidence import MAX_SKEW_S, Expectation, Statement, refusal
+from gpu_burnin.api.record import Spec, State, Status
 from gpu_burnin.system.hardware_identity import UNNAMED, difference
 from gpu_burnin.types import Verdict
 

@@ -10,9 +10,9 @@ from datetime import datetime
 
 from gpu_burnin.admission.decide.times import earliest, when
 from gpu_burnin.admission.decide.words import sentence
-from gpu_burnin.admission.record import Status
 from gpu_burnin.admission.view import Rules, View
-from gpu_burnin.node.maintenance.window import active, changes_at, unknown
+from gpu_burnin.api.maintenance import active, changes_at, unknown
+from gpu_burnin.api.record import Status
 
 BEGUN, OVER = "MAINTENANCE", "MAINTENANCE_OVER"
 

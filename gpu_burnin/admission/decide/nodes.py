@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_burnin.admission.view import Node
-from gpu_burnin.settings.names import CONDITION, LABEL_PREFIX, NO_SCHEDULE, READY_LABEL, Names
+from gpu_burnin.api.names import CONDITION, LABEL_PREFIX, NO_SCHEDULE, READY_LABEL, Names
 
 # Of a node without Node object: a running kubelet does not register again.
 DELETED = "If somebody deleted its Node, run site.yml, which restarts its kubelet"

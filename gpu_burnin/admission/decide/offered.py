@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpu_burnin.admission.decide.nodes import amount
-from gpu_burnin.admission.record import Hardware
 from gpu_burnin.admission.view import Node
+from gpu_burnin.api.record import Hardware
 
 GPUS_MISSING = "GPUS_MISSING"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_burnin.admission.decide.judge import Judged
 from gpu_burnin.admission.decide.stand import Stand
 from gpu_burnin.admission.decide.times import stamp, when
-from gpu_burnin.admission.record import Next, Request, State
+from gpu_burnin.api.record import Next, Request, State
 
 _AWAITED = {
     "AGENT_BOOT": "its agent has to speak in this boot",

@@ -15,7 +15,7 @@ from typing import Any, cast
 from gpu_burnin.admission.decide.nodes import condition, taints
 from gpu_burnin.admission.decide.times import stamp
 from gpu_burnin.admission.view import Node, Patch
-from gpu_burnin.settings.names import CONDITION, Names
+from gpu_burnin.api.names import CONDITION, Names
 
 
 @dataclass(frozen=True)

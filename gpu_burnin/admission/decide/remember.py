@@ -11,11 +11,11 @@ from datetime import datetime
 from gpu_burnin.admission.decide.nodes import machine_id
 from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
 from gpu_burnin.admission.decide.words import fault
-from gpu_burnin.admission.record import PowerCycle, Spec, Status, Tested, Use
 from gpu_burnin.admission.view import Evidence, Pod, Rules, View
-from gpu_burnin.engine.plan import LEVELS
-from gpu_burnin.node.evidence import MAX_SKEW_S, Statement
-from gpu_burnin.node.store import MAX_SEQUENCE
+from gpu_burnin.api.evidence import MAX_SKEW_S, Statement
+from gpu_burnin.api.levels import LEVELS
+from gpu_burnin.api.record import PowerCycle, Spec, Status, Tested, Use
+from gpu_burnin.api.run_files import MAX_SEQUENCE
 from gpu_burnin.types import Action, Verdict
 
 _MOST_CHARS = 64

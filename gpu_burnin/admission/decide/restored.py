@@ -13,7 +13,7 @@ from gpu_burnin.admission.decide.remember import EVIDENCE_REPLAYED
 from gpu_burnin.admission.decide.retest import Flight
 from gpu_burnin.admission.decide.watched import AGENT_BOOT
 from gpu_burnin.admission.decide.words import sentence
-from gpu_burnin.admission.record import Ask, Spec, State, Status
+from gpu_burnin.api.record import Ask, Spec, State, Status
 
 
 def doubted(spec: Spec, status: Status) -> Ask | None:

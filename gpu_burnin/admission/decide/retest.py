@@ -16,10 +16,10 @@ from gpu_burnin.admission.decide.nodes import annotation, gated
 from gpu_burnin.admission.decide.remember import rank
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import PAUSED, active, sentence
-from gpu_burnin.admission.record import Ask, Request, State
-from gpu_burnin.engine.plan import LEVELS
-from gpu_burnin.node.agent_note import Asked, note_text
-from gpu_burnin.node.evidence import Statement
+from gpu_burnin.api.agent_note import Asked, note_text
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.levels import LEVELS
+from gpu_burnin.api.record import Ask, Request, State
 from gpu_burnin.types import Verdict
 
 # The `what` of status.next after a test that could not be had: `at` is when it is asked for again.

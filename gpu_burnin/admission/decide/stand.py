@@ -7,8 +7,8 @@ from datetime import datetime
 
 from gpu_burnin.admission.decide.judge import Judged, VerdictLabel
 from gpu_burnin.admission.decide.words import active, asked, brief, sentence
-from gpu_burnin.admission.record import Spec, State, Status
 from gpu_burnin.admission.view import View
+from gpu_burnin.api.record import Spec, State, Status
 
 # Of nodes that nothing but a person keeps from work.
 ASKED_CODES = frozenset({"HELD_BY_PERSON", "QUARANTINED_BY_PERSON"})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpu_burnin.admission.decide.nodes import boot_id, gated
-from gpu_burnin.admission.record import State, Status
 from gpu_burnin.admission.view import Node, Rules, View
+from gpu_burnin.api.record import State, Status
 
 AGENT_SILENT, AGENT_BOOT = "AGENT_SILENT", "AGENT_BOOT"
 # A node that is kept from work stays so while nothing is heard: else a new leader, to whom no heartbeat is fresh yet,

@@ -6,8 +6,8 @@ import re
 from datetime import datetime
 
 from gpu_burnin.admission.decide.times import when
-from gpu_burnin.admission.record import Ask
-from gpu_burnin.node.evidence import Statement
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.record import Ask
 from gpu_burnin.types import Verdict
 
 MOST_CHARS = 300

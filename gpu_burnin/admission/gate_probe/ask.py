@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, node_path
+from gpu_burnin.api.names import GATE_POLICY, GATE_PROBE_NODE
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
-from gpu_burnin.settings.names import GATE_POLICY, GATE_PROBE_NODE
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.files import read_text
 

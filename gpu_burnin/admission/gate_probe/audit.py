@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from gpu_burnin.settings.names import ADMITTER_USER, PROVISIONER_USER
+from gpu_burnin.api.names import ADMITTER_USER, PROVISIONER_USER
 
 # Those whom the gate's policies let do what nobody else may.
 TRUSTED = (ADMITTER_USER, PROVISIONER_USER)

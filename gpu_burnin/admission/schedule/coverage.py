@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_burnin.admission.schedule.pick import Overdue, Row, dues, epoch_s, overdue
-from gpu_burnin.admission.schedule.rules import LEVELS, TestRules
+from gpu_burnin.admission.schedule.rules import TestRules
 from gpu_burnin.admission.schedule.simulate import Chance, Prospect, prospect
+from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.prose import table, wrap
@@ -52,7 +53,7 @@ def coverage(
     """The fleet's proofs now, and what the schedule will make of them."""
     ages = tuple(
         _ages(level, period, [_proof_age(row, level, now) for row in rows], rows)
-        for level, period in zip(LEVELS, rules.periods_s, strict=True)
+        for level, period in zip(LEVEL_NAMES, rules.periods_s, strict=True)
     )
     late = tuple(overdue(rows, rules, now))
     return Coverage(now, tuple(rows), rules, rules_from, ages, late, prospect(rows, rules, now, within_s, seed))
@@ -71,7 +72,7 @@ def as_json(found: Coverage) -> dict[str, Any]:
             {
                 "name": row.name,
                 "state": str(row.state),
-                "age_s": {level: _proof_age(row, level, found.at) for level in LEVELS},
+                "age_s": {level: _proof_age(row, level, found.at) for level in LEVEL_NAMES},
                 "next": {due.level: _moment(due.at) for due in dues(row, found.rules)},
             }
             for row in found.rows
@@ -114,10 +115,10 @@ def _prospect_text(found: Coverage) -> list[str]:
     )
     if seen is None:
         return [budget, "Nothing can be said of the time to come: no node that is ready has an observed use."]
+    any_level, standard, extended = (_chance(seen.chances[level]) for level in LEVEL_NAMES)
     chances = [
-        f"Within {duration(seen.within_s)} a ready node is tested with probability {_chance(seen.chances[LEVELS[0]])}, "
-        f"at level standard or deeper {_chance(seen.chances[LEVELS[1]])}, "
-        f"extended {_chance(seen.chances[LEVELS[2]])}."
+        f"Within {duration(seen.within_s)} a ready node is tested with probability {any_level}, "
+        f"at level standard or deeper {standard}, extended {extended}."
     ]
     least = ", ".join(f"{name} {chance:.0%}" for name, chance in seen.least)
     basis = (
@@ -163,7 +164,7 @@ def _ages(level: str, period_s: float, ages: Sequence[float | None], rows: Seque
 
 
 def _proof_age(row: Row, level: str, now: datetime) -> float | None:
-    times = [epoch_s(row.proofs[deeper]) for deeper in LEVELS[LEVELS.index(level) :] if deeper in row.proofs]
+    times = [epoch_s(row.proofs[deeper]) for deeper in LEVEL_NAMES[LEVEL_NAMES.index(level) :] if deeper in row.proofs]
     newest = max(times, default=-math.inf)
     return round(now.timestamp() - newest, 3) if newest > -math.inf else None
 

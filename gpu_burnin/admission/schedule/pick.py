@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from gpu_burnin.admission.record import NodeAdmission, State, Use
-from gpu_burnin.admission.schedule.rules import LEVELS, TestRules
+from gpu_burnin.admission.schedule.rules import TestRules
+from gpu_burnin.api.levels import LEVEL_NAMES
+from gpu_burnin.api.record import NodeAdmission, State, Use
 from gpu_burnin.system.quantities import duration
 
 _T = TypeVar("_T")
@@ -149,14 +150,14 @@ def dues(row: Row, rules: TestRules, *, early: bool = True) -> Iterator[Due]:
         known = proof > _NEVER
         since = proof if known or row.use is None else epoch_s(row.use.observed_since)
         at = since + period * (_moment(row.name, level, since, rules.random_share if known else 1.0) if early else 1.0)
-        if level == LEVELS[-1] and row.repaired_at and (repaired := epoch_s(row.repaired_at)) > since:
+        if level == LEVEL_NAMES[-1] and row.repaired_at and (repaired := epoch_s(row.repaired_at)) > since:
             at = min(at, repaired)
         yield Due(level, at, since, period)
 
 
 @functools.lru_cache(maxsize=16)
 def _deepest_first(rules: TestRules) -> tuple[tuple[str, float], ...]:
-    return tuple(reversed(list(zip(LEVELS, rules.periods_s, strict=True))))
+    return tuple(reversed(list(zip(LEVEL_NAMES, rules.periods_s, strict=True))))
 
 
 # The same texts come with each pass over the fleet.

@@ -13,7 +13,6 @@ from gpu_burnin.system.codec import Misfit, from_json
 from gpu_burnin.types import JSON
 
 # The shallowest first: a proof of a later one is a proof of those before it.
-LEVELS = ("quick", "standard", "extended")
 _DAY_S = 86400.0
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 

@@ -19,9 +19,10 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_burnin.admission.record import State, Use
 from gpu_burnin.admission.schedule.pick import Row, choose, dues, epoch_s
-from gpu_burnin.admission.schedule.rules import LEVELS, TestRules
+from gpu_burnin.admission.schedule.rules import TestRules
+from gpu_burnin.api.levels import LEVEL_NAMES
+from gpu_burnin.api.record import State, Use
 
 # The goals of the levels' times (docs/reference/levels.md), with what comes before and after a run.
 TEST_S: Mapping[str, float] = {"quick": 90.0, "standard": 330.0, "extended": 7260.0}
@@ -81,7 +82,7 @@ def prospect(
     fleet = _Fleet(seen, now)
     spell = fleet.spell()
     numbers = np.random.default_rng(seed)
-    tested = np.zeros((runs, len(LEVELS), len(seen)), dtype=bool)
+    tested = np.zeros((runs, len(LEVEL_NAMES), len(seen)), dtype=bool)
     for run in range(runs):
         tested[run] = _run(fleet, spell, rules, len(rows), now, within_s, numbers, random.Random(f"{seed} {run}"))
     by_node = tested[:, 0].mean(axis=0)
@@ -96,7 +97,7 @@ def prospect(
         float(fleet.idle_s.sum() / fleet.span_s.sum()),
         float(np.median(fleet.span_s)),
         spell,
-        {level: _chance(tested[:, index]) for index, level in enumerate(LEVELS)},
+        {level: _chance(tested[:, index]) for index, level in enumerate(LEVEL_NAMES)},
         tuple((seen[index].name, float(by_node[index])) for index in order),
     )
 
@@ -144,7 +145,7 @@ def _run(
     since, due_at = _timetable(fleet, rules)
     periods = np.array(rules.periods_s)[:, None]
     idle = ~fleet.busy
-    tested = np.zeros((len(LEVELS), size), dtype=bool)
+    tested = np.zeros((len(LEVEL_NAMES), size), dtype=bool)
     until, level_of = np.full(size, math.inf), np.zeros(size, dtype=int)
     running = np.zeros(size, dtype=bool)
     free_at = [fleet.now_s] * rules.places(fleet_size)
@@ -163,7 +164,7 @@ def _run(
         if free_at and free_at[0] < at + step_s and rules.open_at(now + timedelta(seconds=step * step_s)):
             due = due_at <= at
             waiting = np.flatnonzero(idle & ~running & due.any(axis=0))
-            deepest = len(LEVELS) - 1 - due[::-1, waiting].argmax(axis=0)
+            deepest = len(LEVEL_NAMES) - 1 - due[::-1, waiting].argmax(axis=0)
             ages = (at - since[deepest, waiting]) / periods[deepest, 0]
             order = np.argsort(-ages, kind="stable").tolist()
             # A place takes several short tests in one step.
@@ -173,7 +174,7 @@ def _run(
                     heapq.heappush(free_at, begin)
                     break
                 index, level = waiting[place], deepest[place]
-                running[index], level_of[index], until[index] = True, level, begin + TEST_S[LEVELS[level]]
+                running[index], level_of[index], until[index] = True, level, begin + TEST_S[LEVEL_NAMES[level]]
                 heapq.heappush(free_at, until[index])
         # Exact at the steps; idle moments between two of them are not seen, which understates.
         likely = idle_share + (idle - idle_share) * mixing
@@ -198,11 +199,11 @@ def _chain(fleet: _Fleet, spell: Spell | None, step_s: float, numbers: np.random
 
 def _timetable(fleet: _Fleet, rules: TestRules) -> tuple[_Floats, _Floats]:
     """The last proof and the next test of each level and node, in epoch seconds."""
-    since = np.full((len(LEVELS), len(fleet.rows)), -math.inf)
+    since = np.full((len(LEVEL_NAMES), len(fleet.rows)), -math.inf)
     due_at = np.full(since.shape, math.inf)
     for index, row in enumerate(fleet.rows):
         for due in dues(row, rules):
-            level = LEVELS.index(due.level)
+            level = LEVEL_NAMES.index(due.level)
             since[level, index], due_at[level, index] = due.since, due.at
     return since, due_at
 

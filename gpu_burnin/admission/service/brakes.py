@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpu_burnin.admission.record import State
 from gpu_burnin.admission.service.cache import HELD_BACK, Records
 from gpu_burnin.admission.view import Brake
+from gpu_burnin.api.record import State
 
 # How long a withheld decision waits before it asks again, when nothing says when there is room.
 ASK_AGAIN_S = 60.0

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from gpu_burnin.admission.client import Object
 from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
 from gpu_burnin.admission.decide.times import FAR, when
-from gpu_burnin.admission.record import NodeAdmission, State, Use, parse
 from gpu_burnin.admission.service.packed import PackedStore
 from gpu_burnin.admission.view import Pod
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import NodeAdmission, State, Use, parse
 from gpu_burnin.system.codec import from_json
 
 # Of a GPU resource: the vendors' plugins (nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/i915).

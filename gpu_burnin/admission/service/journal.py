@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TextIO
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
-from gpu_burnin.admission.record import State, Transition
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.view import Pod
+from gpu_burnin.api.record import State, Transition
 from gpu_burnin.system import journald
 from gpu_burnin.system.clock import rfc3339, rfc3339_s
 from gpu_burnin.system.journald import Entry, Priority

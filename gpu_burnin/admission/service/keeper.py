@@ -14,7 +14,6 @@ from gpu_burnin.admission.client import JSON_TYPE, METADATA_ONLY, Conflict, Kube
 from gpu_burnin.admission.decide import decide, gated, withheld
 from gpu_burnin.admission.decide.patches import map_patch, version_test
 from gpu_burnin.admission.decide.watched import AGENT_SILENT
-from gpu_burnin.admission.record import NodeAdmission, State, Status, parse, status_document
 from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.admission.service.brakes import GRANTED, Brakes
 from gpu_burnin.admission.service.cache import Nodes, Pods, Records
@@ -25,9 +24,10 @@ from gpu_burnin.admission.service.marks import Marks
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.view import Brake, Decision, Evidence, Heard, Patch, Rules, View
+from gpu_burnin.api.agent_note import AgentNote
+from gpu_burnin.api.names import KIND, LEASE, SYSTEM_NAMESPACE
+from gpu_burnin.api.record import NodeAdmission, State, Status, parse, status_document
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.agent_note import AgentNote
-from gpu_burnin.settings.names import KIND, LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.system.canonical import canonical_json
 
 # A wait that is shorter is not worth a line in the record.

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
-from gpu_burnin.settings.names import LEASE, SYSTEM_NAMESPACE
+from gpu_burnin.api.names import LEASE, SYSTEM_NAMESPACE
 
 # Of a takeover in 15 s at the most three are for the election and the first lists.
 LEASE_S = 12.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_burnin.admission.decide.patches import our_taints
 from gpu_burnin.admission.view import Patch
-from gpu_burnin.settings.names import LABEL_PREFIX, Names
+from gpu_burnin.api.names import LABEL_PREFIX, Names
 
 
 class Marks:

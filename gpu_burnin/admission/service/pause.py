@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gpu_burnin.admission.client import Object
-from gpu_burnin.settings.names import PAUSE
+from gpu_burnin.api.names import PAUSE
 from gpu_burnin.system.clock import parse_rfc3339
 
 

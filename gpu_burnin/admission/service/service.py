@@ -19,8 +19,8 @@ from gpu_burnin.admission.service.term import Term
 from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.settings import AdmitterConfig
 from gpu_burnin.admission.view import Brake
+from gpu_burnin.api.names import LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
-from gpu_burnin.settings.names import LEASE, SYSTEM_NAMESPACE
 
 # A slow answer is worth more than a second try: an overloaded API server would never give one to those who hang up.
 # The leader's time goes on by when it sent its renewal, however late the answer comes.

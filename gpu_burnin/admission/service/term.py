@@ -23,7 +23,6 @@ from gpu_burnin.admission.client import (
 from gpu_burnin.admission.decide import trim_node
 from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
 from gpu_burnin.admission.decide.watched import AGENT_SILENT
-from gpu_burnin.admission.record import State
 from gpu_burnin.admission.schedule.pick import Choice, Row, overdue, pick
 from gpu_burnin.admission.service.brakes import Brakes
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store
@@ -39,9 +38,10 @@ from gpu_burnin.admission.service.queue import WorkQueue
 from gpu_burnin.admission.service.reflector import Reflector
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.settings import AdmitterConfig
+from gpu_burnin.api.heartbeat import heartbeats_path
+from gpu_burnin.api.names import HEARTBEAT_PLURAL, KIND, PAUSE, PLURAL, SYSTEM_NAMESPACE
+from gpu_burnin.api.record import State
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.heartbeat import heartbeats_path
-from gpu_burnin.settings.names import HEARTBEAT_PLURAL, KIND, PAUSE, PLURAL, SYSTEM_NAMESPACE
 
 TICK_S = 5.0
 SCHEDULE_EVERY_S = 60.0

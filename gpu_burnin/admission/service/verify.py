@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_burnin.admission.record import NodeAdmission
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.sshsig import signature_holds
 from gpu_burnin.admission.view import Evidence
+from gpu_burnin.api.agent_note import AgentNote, NoteError, read_note
+from gpu_burnin.api.evidence import EvidenceError, decode_annotation, read_envelope
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import NodeAdmission
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.agent_note import AgentNote, NoteError, read_note
-from gpu_burnin.node.evidence import EvidenceError, decode_annotation, read_envelope
-from gpu_burnin.settings.names import Names
 
 
 @dataclass

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpu_burnin.checks.power.result import Frequency
+from gpu_burnin.settings.config import NEVER
 
 # Design, section 6: 0.5 to 50 Hz, where voltage regulators (fast) and a site's supply and cooling (slow) answer.
 FREQUENCIES_HZ: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -73,6 +74,11 @@ class Period:
     number: int
     rise_s: float
     fall_s: float
+
+
+def may_wave(mode: str) -> bool:
+    """Whether a run swings its power at all where this says when (power_waves: always, granted or never)."""
+    return mode != NEVER
 
 
 def waves_for(level: str, seconds: float, simulated: bool = False) -> tuple[Wave, ...]:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_burnin.api.names import Names
 from gpu_burnin.cli import terminal
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect, state_beside, state_option
 from gpu_burnin.fleet.baseline import LEAST_PEERS, MOST_ASKED
-from gpu_burnin.settings.names import Names
 from gpu_burnin.system.clock import rfc3339_s
 from gpu_burnin.system.quantities import count
 from gpu_burnin.system.streams import readers_may_leave
@@ -96,7 +96,7 @@ def _wishes(found: Baseline, most: int, kubeconfig: Path, domain: str) -> list[W
 
 def _asked(wishes: list[Wish], kubeconfig: Path, domain: str) -> dict[str, str]:
     """Ask the nodes that may be asked; for each why it could not be, "" where it was."""
-    from gpu_burnin.admission.record import Ask
+    from gpu_burnin.api.record import Ask
     from gpu_burnin.fleet.cluster import asks
 
     wanted = [wish for wish in wishes if not wish.not_asked]

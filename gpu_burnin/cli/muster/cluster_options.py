@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpu_burnin.api.names import DEFAULT_DOMAIN
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.settings.names import DEFAULT_DOMAIN
 from gpu_burnin.system.files import write_atomic
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_burnin.api.names import Names
 from gpu_burnin.cli import terminal
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
 from gpu_burnin.cli.options import duration
-from gpu_burnin.settings.names import Names
 from gpu_burnin.system.streams import readers_may_leave
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpu_burnin.api.levels import LEVEL_NAMES
+from gpu_burnin.api.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
 from gpu_burnin.cli.options import duration
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_PASS, EXIT_USAGE, GpuBurninError
 from gpu_burnin.settings.durations import parse_duration
-from gpu_burnin.settings.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.system.clock import parse_rfc3339, rfc3339_s
 from gpu_burnin.system.streams import readers_may_leave
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from gpu_burnin.fleet.cluster.asks import Asked
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_LEVELS = ("quick", "standard", "extended")
 
 
 def _until(context: click.Context, parameter: click.Parameter, text: str | None) -> str:
@@ -63,7 +63,9 @@ def _ask_options(*, until: bool = False, level: bool = False) -> Callable[[_Func
         )
     if level:
         options.append(
-            click.option("--level", type=click.Choice(_LEVELS), help="Level of the test.  [default: the node's own]")
+            click.option(
+                "--level", type=click.Choice(LEVEL_NAMES), help="Level of the test.  [default: the node's own]"
+            )
         )
     options += [
         click.option(
@@ -177,7 +179,7 @@ def _ask(
     level: str | None = None,
     power_cycled: bool = False,
 ) -> None:
-    from gpu_burnin.admission.record import Ask
+    from gpu_burnin.api.record import Ask
     from gpu_burnin.fleet.cluster import asks, followed
 
     api, names = connect(kubeconfig), Names(domain)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import click
 
+from gpu_burnin.api.names import Names
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
 from gpu_burnin.errors import EXIT_INCONCLUSIVE
-from gpu_burnin.settings.names import Names
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.host_names import natural
 from gpu_burnin.system.quantities import count
@@ -53,7 +53,7 @@ def retest(
     At least one node is asked, where one is idle. Exit codes: 0 done, also when no node is idle; 3 when none of those
     drawn could be asked.
     """
-    from gpu_burnin.admission.record import Ask
+    from gpu_burnin.api.record import Ask
     from gpu_burnin.fleet.cluster import asks, retests
 
     if not reason.strip():

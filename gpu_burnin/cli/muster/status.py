@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpu_burnin.api.names import Names
 from gpu_burnin.cli import terminal
 from gpu_burnin.cli.muster.cluster_options import (
     cluster_options,
@@ -20,7 +21,6 @@ from gpu_burnin.cli.muster.cluster_options import (
     write_page,
 )
 from gpu_burnin.cli.muster.monitoring_options import monitoring_options, monitoring_places
-from gpu_burnin.settings.names import Names
 from gpu_burnin.system.streams import readers_may_leave
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from gpu_burnin.api.names import Names
 from gpu_burnin.cli import terminal
 from gpu_burnin.cli.muster.cluster_options import (
     cluster_options,
@@ -18,7 +19,6 @@ from gpu_burnin.cli.muster.cluster_options import (
     write_page,
 )
 from gpu_burnin.cli.options import duration
-from gpu_burnin.settings.names import Names
 from gpu_burnin.system.streams import readers_may_leave
 
 

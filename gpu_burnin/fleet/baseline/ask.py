@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpu_burnin.admission.decide.words import active
-from gpu_burnin.admission.record import NodeAdmission, State
+from gpu_burnin.api.record import NodeAdmission, State
 from gpu_burnin.fleet.baseline import MOST_ASKED
 from gpu_burnin.fleet.baseline.text import sentence
 from gpu_burnin.fleet.baseline.told import DRIFTS, SLOWER, Outside

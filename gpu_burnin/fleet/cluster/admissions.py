@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.admission.client import NODES, Gone, KubeApi, admissions_path
-from gpu_burnin.admission.record import State
 from gpu_burnin.admission.service.pause import Pause
 from gpu_burnin.admission.waiting import ONE_BY_ONE
+from gpu_burnin.api.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
+from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.never_came import newest_of
 from gpu_burnin.fleet.cluster.rows import (
     ABSENT,
@@ -32,7 +33,6 @@ from gpu_burnin.fleet.cluster.rows import (
     seen_of,
     unlisted,
 )
-from gpu_burnin.settings.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.host_names import natural
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.decide.words import active
-from gpu_burnin.admission.record import Ask, NodeAdmission, State, parse
 from gpu_burnin.admission.view import Patch
+from gpu_burnin.api.names import PAUSE, SYSTEM_NAMESPACE, Names
+from gpu_burnin.api.record import Ask, NodeAdmission, State, parse
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.cluster.admissions import LEASE_PATH, PAUSE_PATH, leader_of, standing_pause
-from gpu_burnin.settings.names import PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.codec import to_json
 

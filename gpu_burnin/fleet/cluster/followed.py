@@ -12,11 +12,11 @@ from gpu_burnin.admission.decide.core import TAKEN_OUT
 from gpu_burnin.admission.decide.nodes import effects, labelled_ready
 from gpu_burnin.admission.decide.retest import why_asked
 from gpu_burnin.admission.decide.stand import ASKED_CODES
-from gpu_burnin.admission.record import Ask, Next, NodeAdmission, State
 from gpu_burnin.admission.view import Node
 from gpu_burnin.admission.waiting import read
+from gpu_burnin.api.names import NO_SCHEDULE, Names
+from gpu_burnin.api.record import Ask, Next, NodeAdmission, State
 from gpu_burnin.fleet.cluster.asks import Asked, Verb
-from gpu_burnin.settings.names import NO_SCHEDULE, Names
 
 _POLL_S = 0.5
 _OUT = (State.HELD, State.QUARANTINED, State.REPAIRING)

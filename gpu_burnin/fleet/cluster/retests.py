@@ -8,8 +8,8 @@ from datetime import datetime
 
 from gpu_burnin.admission.client import KubeApi, admissions_path
 from gpu_burnin.admission.decide.words import active
-from gpu_burnin.admission.record import NodeAdmission, RecordError, State, parse
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import NodeAdmission, RecordError, State, parse
 
 
 def read(api: KubeApi, names: Names) -> tuple[list[NodeAdmission], list[str]]:

@@ -11,9 +11,9 @@ from gpu_burnin.admission.decide import DELETED, condition, gated
 from gpu_burnin.admission.decide.core import TAKEN_OUT
 from gpu_burnin.admission.decide.nodes import effects, labelled_ready
 from gpu_burnin.admission.decide.times import when
-from gpu_burnin.admission.record import State
 from gpu_burnin.admission.view import Node
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import State
 from gpu_burnin.system.host_names import fold
 
 UNKNOWN = "unknown"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from markupsafe import Markup
 
-from gpu_burnin.admission.record import State
+from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.admissions import Snapshot
 from gpu_burnin.fleet.cluster.rows import ORDER
 from gpu_burnin.fleet.cluster.times import ago

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from gpu_burnin.admission.record import State
+from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.rows import BRAKED, LOST, ORDER, REJECTED, Row
 from gpu_burnin.fleet.monitoring.numbers import Host
 from gpu_burnin.report.svg import drawing

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gpu_burnin import __version__
-from gpu_burnin.admission.record import State
+from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster import status_figures, status_map
 from gpu_burnin.fleet.cluster.admissions import SCHEMA, Snapshot
 from gpu_burnin.fleet.cluster.rows import BRAKED, NEEDS_PERSON, REJECTED, names_of

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_burnin.admission.record import Ask
+from gpu_burnin.api.record import Ask
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic

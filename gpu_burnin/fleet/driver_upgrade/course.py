@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.admission.decide.words import active
-from gpu_burnin.admission.record import Ask, NodeAdmission, State
 from gpu_burnin.admission.view import Pod
+from gpu_burnin.api.names import KIND
+from gpu_burnin.api.record import Ask, NodeAdmission, State
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.driver_upgrade import book
 from gpu_burnin.fleet.driver_upgrade.book import Asked, Entry, Outcome, Run, Step
 from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused, listed, working
 from gpu_burnin.fleet.repair.cluster import Cluster
 from gpu_burnin.fleet.repair.permit import DRIVER_UPGRADE, UPGRADE_FAILED, RepairRefused, maintenance, refuse_processes
-from gpu_burnin.settings.names import KIND
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.types import Verdict
 

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpu_burnin.admission.record import Ask, NodeAdmission
+from gpu_burnin.api.record import Ask, NodeAdmission
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.driver_upgrade import book
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Lock, Owner

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_burnin.admission.record import NodeAdmission, State
 from gpu_burnin.admission.view import Pod
+from gpu_burnin.api.record import NodeAdmission, State
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Left, Outcome, Run
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpu_burnin.admission.schedule.rules import LEVELS, TestRules, TestRulesError, parse_tests
+from gpu_burnin.admission.schedule.rules import TestRules, TestRulesError, parse_tests
 from gpu_burnin.admission.schedule.simulate import TEST_S
-from gpu_burnin.checks.power.wave import WAVE_SHARE, total_s, waves_for
+from gpu_burnin.api.levels import LEVEL_NAMES
+from gpu_burnin.checks.power.wave import WAVE_SHARE, may_wave, total_s, waves_for
 from gpu_burnin.engine.plan import make_plan, schedule
 from gpu_burnin.fleet.plan.given import Fault, Given
 from gpu_burnin.fleet.plan.model import Figure, Section
-from gpu_burnin.settings.config import NEVER
 from gpu_burnin.system.quantities import count, duration, number
 from gpu_burnin.types import Gpu
 
@@ -67,13 +67,13 @@ def burn_in(given: Given) -> BurnIn | None:
     level = str(given.usual("gpu_burnin_level"))
     at_once = given.number("gpu_burnin_wave_max_nodes")
     extended_s = given.number("gpu_burnin_extended_s")
-    if level not in LEVELS or not at_once or at_once < 1 or not extended_s:
+    if level not in LEVEL_NAMES or not at_once or at_once < 1 or not extended_s:
         return None
     gpus = _gpus(given)
     blank = [Gpu(n, uuid="", serial="", pci_bus_id="", name="", sku="", memory_bytes=0, vbios="") for n in range(gpus)]
     plan = make_plan(level, backend="cuda", gpus=blank, seed=0, duration_s=extended_s if level == "extended" else None)
     power_s = next((step.budget_s for step in schedule(plan) if step.check.name == "power"), 0.0)
-    swings = given.usual("gpu_burnin_power_waves") != NEVER
+    swings = may_wave(str(given.usual("gpu_burnin_power_waves")))
     waves_s = total_s(waves_for(level, WAVE_SHARE * power_s)) if swings else 0.0
     # The waves are part of the level's time; in a play they come in turns, so all but the last wait for theirs.
     return BurnIn(gpu_nodes(given), gpus, level, plan.total_s - waves_s, waves_s, int(at_once), max(1, given.forks))
@@ -187,7 +187,7 @@ def rules_of(given: Given) -> TestRules | None:
 
 def busy_nodes(nodes: int, rules: TestRules) -> float:
     """How many nodes would be at test at any moment, were each tested at every level in its period."""
-    return sum(nodes * TEST_S[level] / period for level, period in zip(LEVELS, rules.periods_s, strict=True))
+    return sum(nodes * TEST_S[level] / period for level, period in zip(LEVEL_NAMES, rules.periods_s, strict=True))
 
 
 def retests(given: Given) -> Section:
@@ -200,7 +200,7 @@ def retests(given: Given) -> Section:
         unread = Figure("places", "nodes at once", None, "1", "not known", f"{_TESTS} cannot be read")
         return Section("retests", "Tests ever after", (old, unread))
     figures = [old]
-    for level, period in zip(LEVELS, rules.periods_s, strict=True):
+    for level, period in zip(LEVEL_NAMES, rules.periods_s, strict=True):
         per_day = nodes * DAY_S / period
         source = f"each node every {duration(period)}" if per_day else "never"
         figures.append(

@@ -11,15 +11,15 @@ from typing import Any
 from gpu_burnin.admission.client import Conflict, KubeApi, admissions_path, node_path
 from gpu_burnin.admission.decide.nodes import trim_node
 from gpu_burnin.admission.decide.words import active
-from gpu_burnin.admission.record import Ask, NodeAdmission, PowerCycle, State, parse
 from gpu_burnin.admission.service.cache import pod_of
 from gpu_burnin.admission.view import Pod
 from gpu_burnin.admission.waiting import Standing, standing
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import Ask, NodeAdmission, PowerCycle, State, parse
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.cluster.admissions import PAUSE_PATH
 from gpu_burnin.fleet.cluster.asks import user
 from gpu_burnin.fleet.repair.permit import RepairRefused, Scene, in_repair
-from gpu_burnin.settings.names import Names
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.codec import to_json
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from gpu_burnin.admission.record import PowerCycle
-from gpu_burnin.node.evidence import WATCHED
+from gpu_burnin.api.evidence import WATCHED
+from gpu_burnin.api.record import PowerCycle
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.types import OMIT_DEFAULT, Action, Verdict
 

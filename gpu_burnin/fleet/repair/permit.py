@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpu_burnin.admission.record import Ask, NodeAdmission, State
 from gpu_burnin.admission.view import Node, Pod
+from gpu_burnin.api.agent_note import AgentNote, Maintenance, NoteError, read_note
+from gpu_burnin.api.maintenance import active, unknown
+from gpu_burnin.api.names import KIND, Names
+from gpu_burnin.api.record import Ask, NodeAdmission, State
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.repair.ladder import Found, Step, StepState
-from gpu_burnin.node.agent_note import AgentNote, Maintenance, NoteError, read_note
-from gpu_burnin.node.maintenance.window import active, unknown
 from gpu_burnin.node.unit import UNIT
-from gpu_burnin.settings.names import KIND, Names
 
 # A node is kept free of new work this long before a window; a repair takes about as long.
 BEFORE_MAINTENANCE_S = 3600.0

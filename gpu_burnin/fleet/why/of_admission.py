@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpu_burnin.admission.decide.core import TAKEN_OUT
-from gpu_burnin.admission.record import Ask, NodeAdmission, State, Tested, Transition
+from gpu_burnin.api.agent_note import AgentNote, Maintenance, NoteError, read_note
+from gpu_burnin.api.names import ADMITTER_USER, Names
+from gpu_burnin.api.record import Ask, NodeAdmission, State, Tested, Transition
 from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding, time_of
 from gpu_burnin.hardware import load_reasons
-from gpu_burnin.node.agent_note import AgentNote, Maintenance, NoteError, read_note
-from gpu_burnin.settings.names import ADMITTER_USER, Names
 from gpu_burnin.types import Verdict
 
 # Codes of the admission that say what a change of state comes of; the codes of faults are those of the burn-in.

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 from gpu_burnin.admission.client import KubeApi, admissions_path, node_path
 from gpu_burnin.admission.decide.words import active, asked
-from gpu_burnin.admission.record import NodeAdmission, RecordError, Transition, parse
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import NodeAdmission, RecordError, Transition, parse
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import REPORTS
 from gpu_burnin.fleet.cluster.admissions import LEASE_PATH
@@ -32,7 +33,6 @@ from gpu_burnin.fleet.why.of_cluster import (
     time_of_event,
 )
 from gpu_burnin.fleet.why.of_files import NotLookedAt, of_audit, of_history, of_report
-from gpu_burnin.settings.names import Names
 
 SCHEMA = "muster-why/v1"
 _SKEW_TOLD_S = 5.0

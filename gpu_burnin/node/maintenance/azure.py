@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpu_burnin.node.agent_note import Maintenance
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.maintenance import NONE, SCHEDULED, STARTED
 from gpu_burnin.node.maintenance.service import NotKnown, Service, sentence, time_of, unknown, word
-from gpu_burnin.node.maintenance.window import NONE, SCHEDULED, STARTED
 
 NAME = "azure"
 BASE = "http://169.254.169.254"

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from gpu_burnin.node.agent_note import Maintenance
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.maintenance import NONE, SCHEDULED, STARTED
 from gpu_burnin.node.maintenance.service import NotKnown, Service, sentence, time_of, unknown, word
-from gpu_burnin.node.maintenance.window import NONE, SCHEDULED, STARTED
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.files import parse_json
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_burnin.node.agent_note import Maintenance
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.maintenance import NONE, SCHEDULED, STARTED, UNKNOWN, first
 from gpu_burnin.node.maintenance import aws, azure, gcp
 from gpu_burnin.node.maintenance.service import NotKnown, Provider, Service, sentence, unknown
-from gpu_burnin.node.maintenance.window import NONE, SCHEDULED, STARTED, UNKNOWN, first
 from gpu_burnin.node.unit import RUN_DIR
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.canonical import canonical_json

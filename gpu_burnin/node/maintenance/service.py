@@ -18,8 +18,8 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from gpu_burnin.node.agent_note import Maintenance
-from gpu_burnin.node.maintenance.window import UNKNOWN
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.maintenance import UNKNOWN
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.files import parse_json
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin import __version__
+from gpu_burnin.api.agent_note import AgentNote, Maintenance, Revoking, Warned, note_text
+from gpu_burnin.api.evidence import WATCHED, one_line
+from gpu_burnin.api.heartbeat import Heartbeat
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import XidTable
 from gpu_burnin.node import leave_file
-from gpu_burnin.node.agent_note import AgentNote, Maintenance, Revoking, Warned, note_text
 from gpu_burnin.node.api import annotations_of
-from gpu_burnin.node.evidence import WATCHED, one_line
 from gpu_burnin.node.gate import check_gate
-from gpu_burnin.node.heartbeat import Heartbeat
 from gpu_burnin.node.watch import judged
 from gpu_burnin.node.watch.findings import STANDING, Finding, of_hardware, of_vitals, of_xids
 from gpu_burnin.node.watch.heartbeat import Pulse, Turns

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
+from gpu_burnin.api.heartbeat import RENEW_JITTER, RENEW_S, Heartbeat
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.api import NodeApi, NotYet
-from gpu_burnin.node.heartbeat import RENEW_JITTER, RENEW_S, Heartbeat
 from gpu_burnin.node.watch.cluster import NO_CERTIFICATE_S, Backoff
 from gpu_burnin.system.clock import rfc3339
 

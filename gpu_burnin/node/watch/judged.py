@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gpu_burnin.api import evidence
+from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import evidence
-from gpu_burnin.node.store import EVIDENCE, Store
+from gpu_burnin.node.store import Store
 from gpu_burnin.node.watch.kept import Memory
 from gpu_burnin.system.files import parse_json, read_bytes
 from gpu_burnin.telemetry.kmsg import SAME_LINE_US, XidEvent

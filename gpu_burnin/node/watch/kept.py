@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpu_burnin.node.agent_note import Answer, Warned
+from gpu_burnin.api.agent_note import Answer, Warned
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json, read_bytes, write_atomic

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpu_burnin.api.agent_note import Answer, Asked, NoteError, read_request
+from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.agent_note import Answer, Asked, NoteError, read_request
 from gpu_burnin.node.store import Store
 from gpu_burnin.node.watch.kept import Memory
 from gpu_burnin.node.watch.system import System
-from gpu_burnin.settings.config import ALWAYS, LEVELS, NEVER, Config
+from gpu_burnin.settings.config import ALWAYS, NEVER, Config
 from gpu_burnin.telemetry.vitals import Vitals
 
 RUNNING, DONE, REFUSED = "running", "done", "refused"
@@ -46,7 +47,7 @@ class Requests:
         answer = self._memory.kept.answer
         if (answer is not None and answer.id == asked.id) or (self._waiting and self._waiting[0].id == asked.id):
             return ""
-        if asked.level not in LEVELS:
+        if asked.level not in LEVEL_NAMES:
             self._answer(asked.id, REFUSED, f"there is no level {asked.level[:40]!r}")
             return f"request {asked.id[:40]} is refused: it asks for an unknown level"
         self._waiting = (asked, now_s)

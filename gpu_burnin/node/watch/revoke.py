@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from gpu_burnin.api import evidence
+from gpu_burnin.api.run_files import EVIDENCE, HARDWARE
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons
-from gpu_burnin.node import evidence
-from gpu_burnin.node.store import EVIDENCE, HARDWARE, NoResult, Store
+from gpu_burnin.node import signing
+from gpu_burnin.node.store import NoResult, Store
 from gpu_burnin.node.watch.findings import LOSES_WORK, Finding
 from gpu_burnin.node.watch.kept import Memory, Pending
 from gpu_burnin.settings.config import Config
@@ -149,7 +151,7 @@ class Revoker:
                 message=pending.message,
                 action=pending.action,
             )
-            evidence.write_evidence(run.path, statement, hardware, self.config.host_key)
+            signing.write_evidence(run.path, statement, hardware, self.config.host_key)
         except BaseException:
             shutil.rmtree(run.path, ignore_errors=True)
             raise
@@ -159,7 +161,7 @@ class Revoker:
 def annotation(store: Store) -> tuple[bool, str | None]:
     """Whether the node has something to say, and the annotation: None where its newest run has left no evidence."""
     try:
-        return True, evidence.annotation_of(store.result().path)
+        return True, signing.annotation_of(store.result().path)
     except NoResult as error:
         return error.run > 0, None
     except GpuBurninError:  # evidence or counter that cannot be read: nothing speaks for the node

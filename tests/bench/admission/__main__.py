@@ -26,8 +26,8 @@ from pathlib import Path
 import yaml
 
 from gpu_burnin.admission.settings import AdmitterConfig
-from gpu_burnin.node.heartbeat import RENEW_S
-from gpu_burnin.settings.names import ADMITTER_USER, PROVISIONER_USER, READY_LABEL
+from gpu_burnin.api.heartbeat import RENEW_S
+from gpu_burnin.api.names import ADMITTER_USER, PROVISIONER_USER, READY_LABEL
 from tests.bench.admission.api import Api
 from tests.bench.admission.fleet import NODES, Fleet
 from tests.bench.admission.heartbeats import measure_heartbeats

@@ -11,10 +11,10 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gpu_burnin.admission.record import Hardware, Identity, NodeAdmission, Proof, Spec, document
-from gpu_burnin.node.agent_note import AgentNote, note_text
-from gpu_burnin.node.evidence import Statement, encode_annotation
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.agent_note import AgentNote, note_text
+from gpu_burnin.api.evidence import Statement, encode_annotation
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import Hardware, Identity, NodeAdmission, Proof, Spec, document
 from gpu_burnin.system.hardware_identity import digest
 from gpu_burnin.types import JSON, Verdict
 from tests.bench.admission.api import Api, Refused, each

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpu_burnin.node.heartbeat import RENEW_S, Heartbeat, heartbeat_document, heartbeats_path
+from gpu_burnin.api.heartbeat import RENEW_S, Heartbeat, heartbeat_document, heartbeats_path
 from gpu_burnin.system.codec import to_json
 from tests.bench.admission.api import Api, each
 from tests.bench.admission.fleet import NAMES

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from gpu_burnin.admission.client import METADATA_ONLY, KubeApi, Object, admissions_path, node_path
 from gpu_burnin.admission.decide import decide, trim_node
-from gpu_burnin.admission.record import parse, status_document
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.view import Patch, Rules, View
+from gpu_burnin.api.record import parse, status_document
 from tests.bench.admission.api import each
 from tests.bench.admission.fleet import ADMISSIONS, NAMES
 from tests.bench.admission.measure import Stopwatch

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpu_burnin.admission.calendar import CalendarError, changes_at, read_calendar, windows
-from gpu_burnin.node.maintenance.window import active
+from gpu_burnin.api.maintenance import active
 
 START, END = datetime(2026, 12, 1, 22, tzinfo=UTC), datetime(2026, 12, 2, 2, tzinfo=UTC)
 ENTRY: dict[str, Any] = {

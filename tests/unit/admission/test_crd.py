@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.admission import crd, record
-from gpu_burnin.admission.record import (
+from gpu_burnin.api import crd, record
+from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import (
     Accepted,
     Ask,
     Leave,
@@ -24,8 +26,6 @@ from gpu_burnin.admission.record import (
     document,
     status_document,
 )
-from gpu_burnin.node.heartbeat import Heartbeat, heartbeat_document
-from gpu_burnin.settings.names import Names
 
 TIME = "2026-11-22T12:00:00Z"
 ASK = Ask("admin", "loud fan", TIME)

@@ -8,9 +8,9 @@ from itertools import permutations
 import pytest
 
 from gpu_burnin.admission.drain import leave_annotation, who_leaves
-from gpu_burnin.admission.record import Leave, RecordError
 from gpu_burnin.admission.view import Pod, Rules
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import Leave, RecordError
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 DEADLINE = "2026-11-29T12:00:00Z"

@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_burnin.admission.decide import CODES
-from gpu_burnin.admission.explain import Code, codes, completions, document, find, render
+from gpu_burnin.api import evidence_codes
 from gpu_burnin.cli.main import cli
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.explain import Code, codes, completions, document, find, render
 from gpu_burnin.hardware import NVLINK5_CODES, load_reasons, load_xids
 from gpu_burnin.judge.observations import KernelLogFindings
 from gpu_burnin.judge.xid import judge_xids
 from gpu_burnin.judge.xid_explained import ExplainedXid, Outcome, all_explained, explained
-from gpu_burnin.node import evidence_codes
 from gpu_burnin.telemetry.kmsg import parse_record, xid_event
 from gpu_burnin.types import Verdict
 from tests.support.run_helpers import GPUS, healthy

@@ -11,8 +11,8 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.muster.fleet.plugins.modules import node_admission
 
-from gpu_burnin.admission.crd import crd, definitions
-from gpu_burnin.settings.names import READY_LABEL, Names
+from gpu_burnin.api.crd import crd, definitions
+from gpu_burnin.api.names import READY_LABEL, Names
 from tests.support.admission_helpers import BOOT, Signer, make_node
 from tests.support.csr_helpers import client_csr
 from tests.support.fake_api import FakeApi, Refused

@@ -11,9 +11,10 @@ import pytest
 
 from gpu_burnin.admission import restore
 from gpu_burnin.admission.client import ApiError, KubeApi
-from gpu_burnin.admission.crd import crd
 from gpu_burnin.admission.provision import Wanted, _carried
-from gpu_burnin.admission.record import (
+from gpu_burnin.api.crd import crd
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import (
     Ask,
     Identity,
     NodeAdmission,
@@ -25,7 +26,6 @@ from gpu_burnin.admission.record import (
     parse,
     status_document,
 )
-from gpu_burnin.settings.names import Names
 from gpu_burnin.system.codec import from_json, to_json
 from tests.support.admission_helpers import make_node
 from tests.support.fake_api import FakeApi

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.admission import sshsig
+from gpu_burnin.api import evidence
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import evidence
+from gpu_burnin.node import signing
 from tests.support.admission_helpers import new_host_key
 
 DATA = b'{"node":"gpu-1"}'
@@ -40,7 +41,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 def test_a_signature_of_the_host_holds(keys: tuple[Path, str, Path, str]) -> None:
     own, line, _, _ = keys
-    signature = evidence.sign(DATA, own)
+    signature = signing.sign(DATA, own)
     assert armored(blob(signature)) == signature  # the helpers change nothing by themselves
     assert sshsig.signature_holds(DATA, signature, line)
     assert evidence.signature_holds(DATA, signature, line)
@@ -48,7 +49,7 @@ def test_a_signature_of_the_host_holds(keys: tuple[Path, str, Path, str]) -> Non
 
 def test_both_checks_refuse_every_other_byte(keys: tuple[Path, str, Path, str]) -> None:
     own, line, _, other_line = keys
-    whole = evidence.sign(DATA, own)
+    whole = signing.sign(DATA, own)
     raw = blob(whole)
     # Each field once, and both ends of the signature itself: ssh-keygen takes milliseconds for each. The version (6 to
     # 9) is not signed; ssh-keygen takes 0 too, we do not.
@@ -78,7 +79,7 @@ def test_both_checks_refuse_every_other_byte(keys: tuple[Path, str, Path, str]) 
 )
 def test_what_is_no_signature_does_not_hold(keys: tuple[Path, str, Path, str], change: Callable[[str], str]) -> None:
     own, line, _, _ = keys
-    assert not sshsig.signature_holds(DATA, change(evidence.sign(DATA, own)), line)
+    assert not sshsig.signature_holds(DATA, change(signing.sign(DATA, own)), line)
 
 
 def test_a_signature_for_another_purpose_does_not_hold(keys: tuple[Path, str, Path, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gpu_burnin.node.evidence import signature_holds
+from gpu_burnin.api.evidence import signature_holds
 from tests.bench.admission.measure import quantile, samples, total
 from tests.support.ssh_signature import public_line, sign
 

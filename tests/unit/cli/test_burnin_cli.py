@@ -15,6 +15,8 @@ import click
 import pytest
 import yaml
 
+from gpu_burnin.api import evidence_codes
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.cli import main as cli
 from gpu_burnin.cli import program
@@ -22,8 +24,6 @@ from gpu_burnin.cli.bash import Bash
 from gpu_burnin.cli.options import complete_injections
 from gpu_burnin.engine.plan import faults_of, parse_injection
 from gpu_burnin.hardware import load_reasons
-from gpu_burnin.node import evidence_codes
-from gpu_burnin.node.evidence import Statement
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from tests.support.clocks import PATIENCE_S

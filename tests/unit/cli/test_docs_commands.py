@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_burnin.admission.decide import CODES
+from gpu_burnin.api import evidence_codes
 from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.cli.main import cli
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.hardware import HardwareDataError, load_reasons, load_xids
-from gpu_burnin.node import evidence_codes
 from gpu_burnin.system.journald import FIELDS
 from tests.support.clocks import PATIENCE_S
 

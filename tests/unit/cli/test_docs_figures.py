@@ -9,14 +9,15 @@ import yaml
 
 from gpu_burnin.admission.service.leader import LEASE_S, WRITE_S
 from gpu_burnin.admission.settings import AdmitterConfig
+from gpu_burnin.api.evidence import MAX_SKEW_S
+from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.checks import CHECKS
 from gpu_burnin.checks.dcgm.diagnostic import DIAG_LEVELS
 from gpu_burnin.checks.gemm.data_path import CLEARLY
 from gpu_burnin.checks.power.wave import FREQUENCIES_HZ
 from gpu_burnin.engine.deadlines import MOST_LATE_S, deadlines
-from gpu_burnin.engine.plan import CLOSING_S, LEVELS
+from gpu_burnin.engine.plan import CLOSING_S
 from gpu_burnin.hardware import load_skus
-from gpu_burnin.node.evidence import MAX_SKEW_S
 from gpu_burnin.node.store import KEEP_RUNS
 from gpu_burnin.report.series import MAX_BUCKETS
 

@@ -13,9 +13,9 @@ import yaml
 
 from gpu_burnin.admission.drain import CHECKPOINT
 from gpu_burnin.admission.view import Rules
+from gpu_burnin.api.names import Names
 from gpu_burnin.job import DEFAULT_FILE, FILE_VARIABLE
 from gpu_burnin.node import leave_file
-from gpu_burnin.settings.names import Names
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/operations/work-that-leaves.md").read_text()

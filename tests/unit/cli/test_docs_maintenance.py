@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
-from ansible_collections.muster.fleet.plugins.module_utils.calendar import VARIABLE, near
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.calendar import VARIABLE, near
 
 from gpu_burnin.admission.view import Rules
 from gpu_burnin.node.maintenance.reader import FRESH_S, POLL_S, PROVIDERS

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import binaries
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host import binaries
 
 from tests.support.server_helpers import serving
 

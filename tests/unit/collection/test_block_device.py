@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import block_device as bd
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host import block_device as bd
 
 GIB = 1024**3
 SSD = bd.Disk("nvme0n1", "nvme", rotational=False, read_only=False)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import Wanted, bring_up, reload_owed
+from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.host.systemd_unit import Wanted, bring_up, reload_owed
 from ansible_collections.muster.fleet.plugins.modules import unit as unit_module
 
 STARTED_AT = 1_000_000.0

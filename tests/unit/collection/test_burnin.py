@@ -8,8 +8,8 @@ from typing import Any
 
 import jinja2
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import burnin
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host import burnin
 from ansible_collections.muster.fleet.plugins.modules import burnin as module
 from ansible_collections.muster.fleet.plugins.modules import power_grant
 

@@ -39,7 +39,7 @@ import hashlib, json, os, sys, time
 from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from gpu_burnin.node.evidence import Statement
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.settings.config import load_config
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.system import host as machine

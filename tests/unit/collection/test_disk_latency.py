@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import disk_latency as dl
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host import disk_latency as dl
 
 
 def latency(p99_ms: float, samples: int = 2000) -> dl.Latency:

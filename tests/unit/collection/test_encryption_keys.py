@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys as keys
-from ansible_collections.muster.fleet.plugins.module_utils.encryption_keys import Facts, Key
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.pki import encryption_keys as keys
+from ansible_collections.muster.fleet.plugins.module_utils.pki.encryption_keys import Facts, Key
 from ansible_collections.muster.fleet.plugins.modules import encryption_key
 
 NOW = datetime(2026, 11, 23, 14, 0, tzinfo=UTC)

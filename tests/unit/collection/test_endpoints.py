@@ -8,7 +8,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.muster.fleet.plugins.filter.endpoint import endpoint
 from ansible_collections.muster.fleet.plugins.filter.host_options import host_options
-from ansible_collections.muster.fleet.plugins.module_utils.endpoints import name_servers
+from ansible_collections.muster.fleet.plugins.module_utils.host.endpoints import name_servers
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_ledger
-from ansible_collections.muster.fleet.plugins.module_utils.etcd_database import newest_values
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import ledger as etcd_ledger
+from ansible_collections.muster.fleet.plugins.module_utils.etcd.database import newest_values
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 from tests.support.bolt import database

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit
 from ansible_collections.muster.fleet.plugins.modules import etcd_member
 
 NAMES = ("etcd-1", "etcd-2", "etcd-3")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.etcd_minor import Action, Members, decide, prepare
+from ansible_collections.muster.fleet.plugins.module_utils.etcd.minor import Action, Members, decide, prepare
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_replace
-from ansible_collections.muster.fleet.plugins.module_utils.etcd_replace import Facts, Listed, Own, Step
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import replace as etcd_replace
+from ansible_collections.muster.fleet.plugins.module_utils.etcd.replace import Facts, Listed, Own, Step
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules import etcd_replace as etcd_replace_module
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import yaml
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_restore
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import restore as etcd_restore
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules import etcd_restore as etcd_restore_module
 

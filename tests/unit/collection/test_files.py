@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.files import (
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host.files import (
     DIFF_LIMIT_BYTES,
     DirectorySpec,
     FileSpec,
     apply,
     parse_mode,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
 
 def mode_of(path: Path) -> int:

@@ -14,7 +14,7 @@ from ansible.template import Templar, trust_as_template
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
 from ansible_collections.muster.fleet.plugins.filter.host_options import host_options
-from ansible_collections.muster.fleet.plugins.module_utils import endpoints
+from ansible_collections.muster.fleet.plugins.module_utils.host import endpoints
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver
 
 HOSTS = """\

@@ -16,7 +16,7 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultLib, VaultSecret, VaultSecretsContext
 from ansible_collections.muster.fleet.plugins.callback.inventory_files import limit_warning
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of, locked, missing, unreadable
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]

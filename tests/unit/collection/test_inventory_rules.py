@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import UNRESOLVED, Inventory
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check, check_sizes
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, is_named_in_full, report
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import UNRESOLVED, Inventory
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_rules import check, check_sizes
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem, is_named_in_full, report
 
 GROUPS = {
     "etcd": ["etcd-1", "etcd-2", "etcd-3"],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.kube_health import (
+from ansible_collections.muster.fleet.plugins.module_utils.kube.health import (
     Answer,
     Check,
     Server,

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import kubelet_state
-from ansible_collections.muster.fleet.plugins.module_utils.kube_health import Server
+from ansible_collections.muster.fleet.plugins.module_utils.kube import kubelet_state
+from ansible_collections.muster.fleet.plugins.module_utils.kube.health import Server
 
 from tests.support.server_helpers import serving
 

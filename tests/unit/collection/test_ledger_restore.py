@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_ledger
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import ledger as etcd_ledger
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules import ledger_restore
 
-from gpu_burnin.admission.record import Ask, NodeAdmission, document, status_document
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import Ask, NodeAdmission, document, status_document
 from tests.support.bolt import database
 from tests.support.etcd_snapshot import lab_snapshot
 from tests.unit.admission.test_restore import BEFORE, FAULT, KEY, THEN, node

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import monitoring_size as size
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.preflight import monitoring_size as size
 from ansible_collections.muster.fleet.plugins.modules.monitoring_capacity import judge, room_bytes
 
 from tests.support.series_budget import DECLARED, FLEET_SERIES, LARGE, NODE_SERIES

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import files, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.host import files, systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import fabric, nvml, parts, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.modules import nvidia_fabric

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.muster.fleet.plugins.module_utils.apt_get import apt_errors
+from ansible_collections.muster.fleet.plugins.module_utils.host.apt_get import apt_errors
 from ansible_collections.muster.fleet.plugins.modules import packages
 
 

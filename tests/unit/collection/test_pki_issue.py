@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys, pki_issue, pki_plan
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.pki import encryption_keys
+from ansible_collections.muster.fleet.plugins.module_utils.pki import issue as pki_issue
+from ansible_collections.muster.fleet.plugins.module_utils.pki import plan as pki_plan
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 

@@ -16,12 +16,14 @@ from typing import Any, cast
 import pytest
 import yaml
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import files, pem_certificates, pki_rotation
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import foreign_certificates
-from ansible_collections.muster.fleet.plugins.module_utils.pki_issue import Order, issue
-from ansible_collections.muster.fleet.plugins.module_utils.pki_plan import Authority, Leaf, Request, make_plan
-from ansible_collections.muster.fleet.plugins.module_utils.pki_rotation import Phase
+from ansible_collections.muster.fleet.plugins.module_utils.host import files
+from ansible_collections.muster.fleet.plugins.module_utils.kube.kubelet_state import foreign_certificates
+from ansible_collections.muster.fleet.plugins.module_utils.pki import pem_certificates
+from ansible_collections.muster.fleet.plugins.module_utils.pki import rotation as pki_rotation
+from ansible_collections.muster.fleet.plugins.module_utils.pki.issue import Order, issue
+from ansible_collections.muster.fleet.plugins.module_utils.pki.plan import Authority, Leaf, Request, make_plan
+from ansible_collections.muster.fleet.plugins.module_utils.pki.rotation import Phase
 from ansible_collections.muster.fleet.plugins.modules import pki_scan
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization

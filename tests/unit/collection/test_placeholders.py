@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.placeholders import placeholders
-from ansible_collections.muster.fleet.plugins.module_utils.role_specs import option_findings
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.placeholders import placeholders
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_specs import option_findings
 
 DIGEST = "0123456789abcdef" * 4
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.muster.fleet.plugins.module_utils import preflight_facts
-from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import (
+from ansible_collections.muster.fleet.plugins.module_utils.preflight import facts as preflight_facts
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import report
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.rules import (
     Host,
     Limits,
     check,
@@ -28,7 +29,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules impor
     doubts,
     host_name_fits,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.problems import report
 
 from tests.support.site_plays import roles_of, site_plays
 

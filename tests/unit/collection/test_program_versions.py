@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
-from ansible_collections.muster.fleet.plugins.module_utils import program_versions
-from ansible_collections.muster.fleet.plugins.module_utils.program_versions import Version, ask, other_builds, parse
+from ansible_collections.muster.fleet.plugins.module_utils.host import program_versions
+from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import (
+    Version,
+    ask,
+    other_builds,
+    parse,
+)
 
 from tests.support.site_plays import site_plays
 

@@ -12,8 +12,8 @@ from ansible.playbook import Playbook
 from ansible.template import Templar
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
-from ansible_collections.muster.fleet.plugins.module_utils.role_specs import load_role_specs
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_specs import load_role_specs
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables
 from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import RoleCheck

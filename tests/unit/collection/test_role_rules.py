@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROLE_RULES, Finding
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_rules import ROLE_RULES, Finding
 
 
 def findings(role: str, **values: Any) -> list[Finding]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_specs import (
     RoleSpec,
     has_template,
     is_foreign,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.scrape_targets import metric_hosts, scrape_targets
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.scrape_targets import metric_hosts, scrape_targets
 
 GROUPS = {"all": ["etcd-1", "gpu-1"], "ungrouped": [], "etcd": ["etcd-1"], "gpu_nodes": ["gpu-1"]}
 

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from ansible.errors import AnsibleError
 from ansible.parsing.vault import EncryptedString, VaultLib, VaultSecret, VaultSecretsContext
-from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROLE_RULES
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_rules import ROLE_RULES
 from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import rule_judge
 from ansible_collections.muster.fleet.plugins.plugin_utils.secrets import encrypted, is_secret, opened
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Variables

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.absent_nodes import most_absent
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.absent_nodes import most_absent
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import LINES_SHOWN, OF_A_KIND, ProblemsFound, failure
 from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import LIST_NAME, meet, told_once
 

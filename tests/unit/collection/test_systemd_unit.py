@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit as su
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit as su
 
 SHOW = """LoadState=loaded
 ActiveState=active

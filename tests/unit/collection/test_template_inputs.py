@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import inputs, names_in
+from ansible_collections.muster.fleet.plugins.module_utils.host.template_inputs import inputs, names_in
 
 
 @pytest.mark.parametrize(

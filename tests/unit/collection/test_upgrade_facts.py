@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
-from ansible_collections.muster.fleet.plugins.module_utils.etcd_api import Health
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd.api import Health
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import parse_show
+from ansible_collections.muster.fleet.plugins.module_utils.host.systemd_unit import parse_show
 from ansible_collections.muster.fleet.plugins.modules import upgrade_facts
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER, program
 from ansible_collections.muster.fleet.plugins.modules.upgrade_plan import host_of

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import upgrade_rules as rules
-from ansible_collections.muster.fleet.plugins.module_utils.problems import report
-from ansible_collections.muster.fleet.plugins.module_utils.program_versions import parse
-from ansible_collections.muster.fleet.plugins.module_utils.upgrade_rules import Fleet, Host, Plan, Program
+from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import parse
+from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
+from ansible_collections.muster.fleet.plugins.module_utils.kube.upgrade_rules import Fleet, Host, Plan, Program
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import report
 
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 NODE = ("kubelet", "kube-proxy")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.role_specs import known_names, load_role_specs
-from ansible_collections.muster.fleet.plugins.module_utils.variable_names import KnownNames, slips
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_specs import known_names, load_role_specs
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.variable_names import KnownNames, slips
 
 ROLES = Path(__file__).resolve().parents[3] / "collections/ansible_collections/muster/fleet/roles"
 ANSIBLE = ("ansible_host", "ansible_port", "ansible_user", "ansible_become", "ansible_ssh_common_args")

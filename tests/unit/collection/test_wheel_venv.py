@@ -8,8 +8,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import wheel_venv
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host import wheel_venv
 from ansible_collections.muster.fleet.plugins.modules import wheel_venv as module
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.checks.spec import Scope
 from gpu_burnin.engine.deadlines import MOST_LATE_S, deadlines
 from gpu_burnin.engine.messages import ProtocolError, parse
-from gpu_burnin.engine.plan import CLOSING_S, LEVELS, make_plan, schedule
+from gpu_burnin.engine.plan import CLOSING_S, make_plan, schedule
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import gpu, limited, plan
 from tests.support.executor_helpers import Fake, events, gone, told

@@ -8,19 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.checks import CHECK_NAMES, CHECKS, REGISTRY, SELFTESTED, USUAL_CHECKS
 from gpu_burnin.checks.spec import Scope
-from gpu_burnin.engine.plan import (
-    CLOSING_S,
-    LEVELS,
-    CheckPlan,
-    Plan,
-    PlanError,
-    make_plan,
-    parse_injection,
-    schedule,
-    share,
-)
+from gpu_burnin.engine.plan import CLOSING_S, CheckPlan, Plan, PlanError, make_plan, parse_injection, schedule, share
 from gpu_burnin.engine.wire import encode, result_from_json
 from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.system.codec import from_json, to_json

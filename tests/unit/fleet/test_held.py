@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.cli.main import cli
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.held import is_fleet, read_fleet
 from gpu_burnin.node import report_head, reports
-from gpu_burnin.node.evidence import Statement, write_evidence
+from gpu_burnin.node.signing import write_evidence
 from gpu_burnin.node.store import Store
 from gpu_burnin.report import model
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML

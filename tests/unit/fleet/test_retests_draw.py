@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime
 
-from gpu_burnin.admission.record import Ask, NodeAdmission, Spec, State, Status, Use
+from gpu_burnin.api.record import Ask, NodeAdmission, Spec, State, Status, Use
 from gpu_burnin.fleet.cluster import retests
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gpu_burnin.api.evidence import EvidenceError, Statement
+from gpu_burnin.api.run_files import EVIDENCE, SIGNATURE
 from gpu_burnin.cli.main import cli
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.authentic import refuse_changed
-from gpu_burnin.node.evidence import EvidenceError, Statement, write_evidence
-from gpu_burnin.node.store import EVIDENCE, SIGNATURE
+from gpu_burnin.node.signing import write_evidence
 from gpu_burnin.report import outputs
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system import host

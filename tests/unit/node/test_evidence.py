@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.api import evidence
+from gpu_burnin.api.evidence import EvidenceError, Expectation, Statement
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import evidence
-from gpu_burnin.node.evidence import EvidenceError, Expectation, Statement
+from gpu_burnin.node import signing
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.hardware_identity import UNNAMED, difference, digest, identity
 from gpu_burnin.types import JSON, Gpu, Verdict
@@ -25,7 +26,7 @@ EXPECT = Expectation(
 
 def annotation(statement: Statement, key: Path) -> str:
     data = statement.canonical()
-    return evidence.encode_annotation(data, evidence.sign(data, key), HARDWARE)
+    return evidence.encode_annotation(data, signing.sign(data, key), HARDWARE)
 
 
 def refused(text: str, line: str, expect: Expectation = EXPECT, now: datetime = NOW) -> EvidenceError:
@@ -221,7 +222,7 @@ def test_signed_but_malformed_statement(
 ) -> None:
     data = form(json.loads(statement.canonical()))
     assert _with()(json.loads(statement.canonical())) == statement.canonical(), "nothing else is wrong with it"
-    text = evidence.encode_annotation(data, evidence.sign(data, host_key), HARDWARE)
+    text = evidence.encode_annotation(data, signing.sign(data, host_key), HARDWARE)
     assert refused(text, public_line).code == "EVIDENCE_MALFORMED"
 
 
@@ -237,12 +238,12 @@ def test_only_type_and_blob_reach_the_allowed_signers(public_line: str) -> None:
 
 
 def test_own_public_key_is_of_the_private_file(host_key: Path, public_line: str) -> None:
-    assert evidence.own_public_key(host_key).split() == public_line.split()[:2]
+    assert signing.own_public_key(host_key).split() == public_line.split()[:2]
 
 
 def test_missing_host_key_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(GpuBurninError, match="host_key") as caught:
-        evidence.sign(b"x", tmp_path / "none")
+        signing.sign(b"x", tmp_path / "none")
     assert "\n" not in str(caught.value)
 
 
@@ -262,12 +263,12 @@ def test_hardware_hash_depends_on_identity_only() -> None:
 
 
 def test_files_carry_the_annotation(statement: Statement, host_key: Path, public_line: str, tmp_path: Path) -> None:
-    evidence.write_evidence(tmp_path, statement, HARDWARE, host_key)
+    signing.write_evidence(tmp_path, statement, HARDWARE, host_key)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evidence.json", "evidence.json.sig", "hardware.json"]
-    assert evidence.verify(evidence.annotation_of(tmp_path), public_line, EXPECT, NOW).statement == statement
+    assert evidence.verify(signing.annotation_of(tmp_path), public_line, EXPECT, NOW).statement == statement
     (tmp_path / "evidence.json.sig").unlink()
     with pytest.raises(EvidenceError) as caught:
-        evidence.annotation_of(tmp_path)
+        signing.annotation_of(tmp_path)
     assert caught.value.code == "EVIDENCE_MALFORMED"
 
 
@@ -275,10 +276,10 @@ def test_files_carry_the_annotation(statement: Statement, host_key: Path, public
 def test_hardware_file_that_cannot_be_read(
     changed: bytes, statement: Statement, host_key: Path, tmp_path: Path
 ) -> None:
-    evidence.write_evidence(tmp_path, statement, HARDWARE, host_key)
+    signing.write_evidence(tmp_path, statement, HARDWARE, host_key)
     (tmp_path / "hardware.json").write_bytes(changed)
     with pytest.raises(EvidenceError) as caught:
-        evidence.annotation_of(tmp_path)
+        signing.annotation_of(tmp_path)
     assert caught.value.code == "EVIDENCE_MALFORMED"
 
 

@@ -14,10 +14,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.cli.main import cli
-from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.gate import GateClosed, check_gate
-from gpu_burnin.node.store import EVIDENCE, Store
+from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.types import Verdict

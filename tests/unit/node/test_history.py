@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.engine.journal import Journal
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.verdict import judge
-from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.history import History, read_history, unfinished_notice
-from gpu_burnin.node.store import EVIDENCE, Store
+from gpu_burnin.node.store import Store
 from gpu_burnin.report import build, model
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.clock import rfc3339

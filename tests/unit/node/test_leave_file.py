@@ -14,7 +14,7 @@ import pytest
 
 from gpu_burnin import job
 from gpu_burnin.admission.drain import leave_annotation
-from gpu_burnin.admission.record import Leave
+from gpu_burnin.api.record import Leave
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.job import asked_to_leave
 from gpu_burnin.node import leave_file

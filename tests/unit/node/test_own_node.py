@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.node.agent_note import AgentNote, Maintenance, note_text, read_note
+from gpu_burnin.api.agent_note import AgentNote, Maintenance, note_text, read_note
+from gpu_burnin.api.heartbeat import Heartbeat
 from gpu_burnin.node.api import ApiRefused, NodeApi, NotYet
 from gpu_burnin.node.cluster_gate import ClusterGateClosed, check_cluster
-from gpu_burnin.node.heartbeat import Heartbeat
 from gpu_burnin.node.watch.cluster import Backoff, Watcher, Writer
 from gpu_burnin.settings.config import Config, PublishConfig
 from tests.support.clocks import PATIENCE_S

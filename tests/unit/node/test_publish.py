@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.evidence import Statement, annotation_of
 from gpu_burnin.node.publish import publish
+from gpu_burnin.node.signing import annotation_of
 from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config, PublishConfig
 from tests.support.report_helpers import NOW, leave_run

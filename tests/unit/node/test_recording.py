@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.api import evidence
+from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.engine.plan import make_plan
 from gpu_burnin.judge.verdict import judge
-from gpu_burnin.node import evidence, reports
+from gpu_burnin.node import reports
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, read_known
 from gpu_burnin.node.recording import Finished, Recorded, record
-from gpu_burnin.node.store import EVIDENCE, Store
+from gpu_burnin.node.store import Store
 from gpu_burnin.report import build
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import files

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.checks.state import check as state_check
 from gpu_burnin.hardware import load_skus
 from gpu_burnin.node import scan as scanning
-from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.scan import Scan, scan
 from gpu_burnin.node.scan_text import document, render
 from gpu_burnin.settings.config import Config

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import status, unit
-from gpu_burnin.node.agent_note import Maintenance
-from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, remember
 from gpu_burnin.node.maintenance import reader
 from gpu_burnin.node.status import read_status, render
-from gpu_burnin.node.store import EVIDENCE, POWER_GRANT_DIR, RunDirectory, Store
+from gpu_burnin.node.store import POWER_GRANT_DIR, RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.codec import to_json

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.api.run_files import EVIDENCE, MAX_SEQUENCE
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.store import EVIDENCE, MAX_SEQUENCE, NoResult, Store
+from gpu_burnin.node.store import NoResult, Store
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.files import write_atomic
 from tests.support.clocks import PATIENCE_S

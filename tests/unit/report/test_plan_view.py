@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.checks import CHECK_NAMES, CHECKS, USUAL_CHECKS
 from gpu_burnin.cli.main import cli
-from gpu_burnin.engine.plan import LEVELS, Plan, make_plan, schedule
+from gpu_burnin.engine.plan import Plan, make_plan, schedule
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.judge.coverage import RULE_OF_THREE

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from gpu_burnin.node import evidence
+from gpu_burnin.api import evidence
 from gpu_burnin.report import model
 from gpu_burnin.types import Verdict
 from tests.support.clocks import PATIENCE_S

@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
+from gpu_burnin.api import evidence
 from gpu_burnin.checks import CHECKS, SELFTESTED, USUAL_CHECKS
-from gpu_burnin.node import evidence, reports
+from gpu_burnin.node import reports, signing
 from gpu_burnin.report import model
 from gpu_burnin.system import host
 from gpu_burnin.types import Verdict
@@ -40,7 +41,7 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
     }  # fmt: skip
     assert model.document(reports.load(node.store.latest)) == report
     found = evidence.verify(
-        evidence.annotation_of(run.path),
+        signing.annotation_of(run.path),
         public_line,
         evidence.Expectation(
             node="gpu-1",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.admission.record import Transition
 from gpu_burnin.admission.service.journal import Journal
+from gpu_burnin.api.record import Transition
 from gpu_burnin.node import journal_entries
 from gpu_burnin.system import journald
 from gpu_burnin.system.journald import FIELDS, Entry, Priority, datagram, send

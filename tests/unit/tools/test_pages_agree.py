@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import KNOWN_GROUPS
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import KNOWN_GROUPS
 
 ROOT = Path(__file__).parents[3]
 SOURCES = (".py", ".yml", ".yaml", ".j2", ".sh", ".cfg", ".toml", ".cu", ".cuh", "Makefile")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.decide import decide, node_ttl_s, trim_node
-from gpu_burnin.admission.record import Accepted, Ask, Hardware, Identity, Use
 from gpu_burnin.admission.view import Brake, Evidence, Pod, Rules, View
-from gpu_burnin.node.agent_note import AgentNote, read_request
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.agent_note import AgentNote, read_request
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import Accepted, Ask, Hardware, Identity, Use
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, MACHINE, NOW, make_node
 from tests.support.decide_helpers import (

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_burnin.admission.decide import decide
 from gpu_burnin.admission.view import View
-from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance, NoteError, Warned, read_note
+from gpu_burnin.api.agent_note import AgentNote, Answer, Maintenance, NoteError, Warned, read_note
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, NOW
 from tests.support.decide_helpers import GPU_POD, PASSED, RULES, changed, ready_view, seen

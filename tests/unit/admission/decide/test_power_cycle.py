@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from gpu_burnin.admission.record import Ask
 from gpu_burnin.admission.view import Brake, View
-from gpu_burnin.node.agent_note import AgentNote
-from gpu_burnin.node.evidence import WATCHED
+from gpu_burnin.api.agent_note import AgentNote
+from gpu_burnin.api.evidence import WATCHED
+from gpu_burnin.api.record import Ask
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2, NOW
 from tests.support.decide_helpers import PASSED, RULES, changed, make_view, ready_view, seen, settled

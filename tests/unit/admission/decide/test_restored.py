@@ -10,9 +10,9 @@ import pytest
 
 from gpu_burnin.admission.decide import decide, withheld
 from gpu_burnin.admission.decide.times import stamp
-from gpu_burnin.admission.record import Ask, Identity, Request
 from gpu_burnin.admission.view import Brake, Heard, View
-from gpu_burnin.node.agent_note import AgentNote, Answer
+from gpu_burnin.api.agent_note import AgentNote, Answer
+from gpu_burnin.api.record import Ask, Identity, Request
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, MACHINE, NOW
 from tests.support.decide_helpers import (

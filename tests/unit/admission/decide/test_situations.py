@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from gpu_burnin.admission.decide import CODES, decide
+from gpu_burnin.api.evidence_codes import CODES as EVIDENCE_CODES
 from gpu_burnin.hardware import load_reasons
-from gpu_burnin.node.evidence_codes import CODES as EVIDENCE_CODES
 from gpu_burnin.types import Verdict
 from tests.support.decide_helpers import GPU_POD, RULES, carried_out, changed, seen
 from tests.support.decide_situations import ASK, CASES, asks

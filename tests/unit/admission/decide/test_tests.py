@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.decide import decide
-from gpu_burnin.admission.record import Ask, BootTests, Hardware
 from gpu_burnin.admission.view import Brake, Evidence, View
-from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance, Revoking, Warned, read_request
-from gpu_burnin.node.evidence import Statement
+from gpu_burnin.api.agent_note import AgentNote, Answer, Maintenance, Revoking, Warned, read_request
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.record import Ask, BootTests, Hardware
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, NOW
 from tests.support.decide_helpers import GPU_POD, PASSED, RULES, Seen, changed, make_view, ready_view, seen, settled

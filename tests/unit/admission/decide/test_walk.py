@@ -10,10 +10,10 @@ import pytest
 
 from gpu_burnin.admission.decide import decide, gated, withheld
 from gpu_burnin.admission.decide.restored import doubted
-from gpu_burnin.admission.record import Ask, Identity, State
 from gpu_burnin.admission.view import Evidence, View
-from gpu_burnin.node.agent_note import AgentNote, Answer, Maintenance
-from gpu_burnin.node.evidence import Statement
+from gpu_burnin.api.agent_note import AgentNote, Answer, Maintenance
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.record import Ask, Identity, State
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import MACHINE, NOW, make_node
 from tests.support.decide_helpers import GPU_POD, HARDWARE, NAMES, PASSED, RULES, carried_out, changed, make_view

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.decide import decide, withheld
-from gpu_burnin.admission.record import Ask, State
 from gpu_burnin.admission.view import Brake, Heard, View
-from gpu_burnin.node.agent_note import AgentNote
+from gpu_burnin.api.agent_note import AgentNote
+from gpu_burnin.api.record import Ask, State
 from tests.support.admission_helpers import BOOT, BOOT2, NOW
 from tests.support.decide_helpers import (
     GPU_POD,

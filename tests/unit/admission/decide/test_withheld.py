@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from gpu_burnin.admission.decide import decide, withheld
-from gpu_burnin.admission.record import Ask
 from gpu_burnin.admission.view import Brake, View
-from gpu_burnin.node.agent_note import AgentNote, Maintenance
+from gpu_burnin.api.agent_note import AgentNote, Maintenance
+from gpu_burnin.api.record import Ask
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, NOW
 from tests.support.decide_helpers import GPU_POD, PASSED, RULES, carried_out, changed, make_view, ready_view, seen

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from gpu_burnin.admission.record import NodeAdmission, Request, State, Status, Transition, Use
 from gpu_burnin.admission.schedule.pick import Row, due_of, overdue, pick, row_of
 from gpu_burnin.admission.schedule.rules import TestRules
+from gpu_burnin.api.record import NodeAdmission, Request, State, Status, Transition, Use
 from tests.support.schedule_rows import DAY_S, NOW, a_row, ago
 
 # Only quick, nothing drawn: what is not under test stays out of the way.

@@ -11,12 +11,12 @@ import pytest
 
 from gpu_burnin.admission import restore
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.crd import crd
-from gpu_burnin.admission.record import NodeAdmission, State, parse
 from gpu_burnin.admission.service.brakes import Brakes
 from gpu_burnin.admission.service.cache import Records
 from gpu_burnin.admission.view import Brake
-from gpu_burnin.node.agent_note import AgentNote, note_text
+from gpu_burnin.api.agent_note import AgentNote, note_text
+from gpu_burnin.api.crd import crd
+from gpu_burnin.api.record import NodeAdmission, State, parse
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working

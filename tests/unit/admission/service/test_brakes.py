@@ -12,7 +12,7 @@ import pytest
 from gpu_burnin.admission.service.brakes import GRANTED, Brakes, Pace
 from gpu_burnin.admission.service.cache import Records
 from gpu_burnin.admission.view import Brake
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.names import Names
 
 ACCEPTED = {"sequence": 1}
 VERSIONS = itertools.count(1)

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_burnin.admission.decide import trim_node
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, pod_of
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.names import Names
 from tests.support.admission_helpers import make_node
 
 HOLD = Names().hold_until

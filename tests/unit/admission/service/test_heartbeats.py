@@ -14,8 +14,8 @@ from gpu_burnin.admission.service.cache import Feed
 from gpu_burnin.admission.service.heartbeats import MOST_PAUSE_S, Heartbeats
 from gpu_burnin.admission.settings import RuleSeconds
 from gpu_burnin.admission.view import Heard
-from gpu_burnin.node.agent_note import AgentNote, note_text
-from gpu_burnin.node.heartbeat import Heartbeat, heartbeat_document
+from gpu_burnin.api.agent_note import AgentNote, note_text
+from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document
 from tests.support.admission_helpers import BOOT, BOOT2
 from tests.support.admitter_helpers import NAMES, Fleet, until, working
 from tests.support.fake_api import FakeApi

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.admission.record import State, Transition
 from gpu_burnin.admission.service.journal import EVENT_EVERY_S, GIVE_WAY_S, Herald
 from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.api.record import State, Transition
 
 CHANGE = Transition("2026-11-22T12:00:00Z", State.NEW, State.READY, "PASS", "it passed")
 

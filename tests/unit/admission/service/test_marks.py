@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_burnin.admission.service.marks import Marks
-from gpu_burnin.settings.names import READY_LABEL
+from gpu_burnin.api.names import READY_LABEL
 from tests.support.admitter_helpers import NAMES
 
 QUARANTINE = {"key": NAMES.quarantine, "effect": "NoSchedule", "value": "XID_FATAL"}

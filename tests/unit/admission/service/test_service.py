@@ -13,8 +13,8 @@ from gpu_burnin.admission.service import term as terms
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.service import Service
 from gpu_burnin.admission.service.term import Term
+from gpu_burnin.api.names import READY_LABEL, SYSTEM_NAMESPACE
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.settings.names import READY_LABEL, SYSTEM_NAMESPACE
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_burnin.admission.service.cache import Records
 from gpu_burnin.admission.service.term import Term
-from gpu_burnin.settings.names import Names
+from gpu_burnin.api.names import Names
 
 
 def term_of(*statuses: dict[str, Any]) -> Term:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.client import Conflict, KubeApi
-from gpu_burnin.settings.names import PAUSE, SYSTEM_NAMESPACE
+from gpu_burnin.api.names import PAUSE, SYSTEM_NAMESPACE
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, Working, until, working
 from tests.support.fake_api import FakeApi
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.admission.record import Ask, NodeAdmission, Spec
+from gpu_burnin.api.record import Ask, NodeAdmission, Spec
 from gpu_burnin.fleet.driver_upgrade import book, lock
 from gpu_burnin.fleet.driver_upgrade.book import Asked, Entry, Lock, Owner
 from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused

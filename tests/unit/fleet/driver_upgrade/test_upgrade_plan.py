@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_burnin.admission.record import Accepted, NodeAdmission, State, Status
 from gpu_burnin.admission.view import Pod
+from gpu_burnin.api.record import Accepted, NodeAdmission, State, Status
 from gpu_burnin.fleet.driver_upgrade import text
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Outcome, Run, Step
 from gpu_burnin.fleet.driver_upgrade.plan import HostView, UpgradeRefused, batches, plan

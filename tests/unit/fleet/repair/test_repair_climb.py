@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.api.agent_note import AgentNote, Maintenance, note_text
+from gpu_burnin.api.names import Names
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.repair import climb, ledger, technician
 from gpu_burnin.fleet.repair.cluster import Cluster
 from gpu_burnin.fleet.repair.ladder import Fault, Rung, Step, StepState
 from gpu_burnin.fleet.repair.permit import Limits, RepairRefused
-from gpu_burnin.node.agent_note import AgentNote, Maintenance, note_text
 from gpu_burnin.report import model
-from gpu_burnin.settings.names import Names
 from tests.support.fake_api import FakeApi
 from tests.support.sample_reports import faulty_8
 

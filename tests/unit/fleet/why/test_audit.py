@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.api.names import ADMITTER_USER
 from gpu_burnin.fleet.why.entry import What
 from gpu_burnin.fleet.why.of_files import NotLookedAt, of_audit
-from gpu_burnin.settings.names import ADMITTER_USER
 
 SINCE = datetime(2026, 11, 1, tzinfo=UTC)
 PODS = frozenset({"train/bert-0"})

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gpu_burnin.admission import record
 from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.api import record
+from gpu_burnin.api.agent_note import AgentNote, Maintenance, Warned, note_text
+from gpu_burnin.api.names import ADMITTER_USER
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import history
 from gpu_burnin.fleet.why import story, text
 from gpu_burnin.fleet.why.entry import What
-from gpu_burnin.node.agent_note import AgentNote, Maintenance, Warned, note_text
 from gpu_burnin.report import model
-from gpu_burnin.settings.names import ADMITTER_USER
 from tests.support.fake_api import FakeApi
 from tests.support.fleet_samples import NAMES, admission, lease
 from tests.support.sample_reports import faulty_8

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.node.agent_note import Maintenance
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.maintenance import active
 from gpu_burnin.node.maintenance import aws, azure, gcp
 from gpu_burnin.node.maintenance.reader import Reader
-from gpu_burnin.node.maintenance.window import active
 from gpu_burnin.system.clock import parse_rfc3339
 from tests.support.metadata_server import MetadataServer
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.maintenance import STARTED, unknown
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.agent_note import Maintenance
 from gpu_burnin.node.maintenance import reader as reader_module
 from gpu_burnin.node.maintenance.reader import FRESH_S, Reader, believed, keep, kept, reader
 from gpu_burnin.node.maintenance.service import NotKnown, Service
-from gpu_burnin.node.maintenance.window import STARTED, unknown
 from gpu_burnin.settings.config import MAINTENANCE_PROVIDERS, Config, load_config
 from tests.support.clocks import HandClock, wait_until
 from tests.support.metadata_server import MetadataServer

@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from gpu_burnin.node.agent_note import Maintenance
-from gpu_burnin.node.maintenance.window import active, changes_at, first, unknown
+from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.maintenance import active, changes_at, first, unknown
 
 START, END = "2026-12-01T22:00:00Z", "2026-12-02T02:00:00Z"
 T0 = datetime(2026, 12, 1, 22, tzinfo=UTC)

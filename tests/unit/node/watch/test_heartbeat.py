@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.node.agent_note import read_note
+from gpu_burnin.api.agent_note import read_note
+from gpu_burnin.api.heartbeat import RENEW_JITTER, RENEW_S, Heartbeat
 from gpu_burnin.node.api import ApiRefused, NotYet
-from gpu_burnin.node.heartbeat import RENEW_JITTER, RENEW_S, Heartbeat
 from gpu_burnin.node.watch.heartbeat import Pulse, Sender
 from gpu_burnin.settings.config import Config
 from tests.support.agent_helpers import Bench, healthy

@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils import burnin
+from ansible_collections.muster.fleet.plugins.module_utils.host import burnin
 
+from gpu_burnin.api import evidence
+from gpu_burnin.api.agent_note import Answer, Asked, Maintenance, Revoking, note_text, read_note
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import evidence, unit
-from gpu_burnin.node.agent_note import Answer, Asked, Maintenance, Revoking, note_text, read_note
-from gpu_burnin.node.evidence import Statement
+from gpu_burnin.node import unit
 from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import Store

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpu_burnin.node.evidence import Statement
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.node.watch import numbers
 from gpu_burnin.node.watch.numbers import FILE
 from gpu_burnin.settings.config import Config

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.node.api import NodeApi
-from gpu_burnin.node.evidence import Statement
 from gpu_burnin.node.watch import serve as agent_at_work
 from gpu_burnin.node.watch.agent import Agent
 from gpu_burnin.settings.config import Config, PublishConfig

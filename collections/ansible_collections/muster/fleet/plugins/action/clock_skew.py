@@ -7,7 +7,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import clock_skew_s
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.rules import clock_skew_s
 from ansible_collections.muster.fleet.plugins.modules.clock_skew import ARGUMENT_SPEC
 
 

@@ -11,10 +11,10 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.playbook import Playbook
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import KNOWN_GROUPS
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
-from ansible_collections.muster.fleet.plugins.module_utils.role_specs import (
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import KNOWN_GROUPS
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_rules import check
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_specs import (
     RoleSpec,
     has_template,
     is_foreign,

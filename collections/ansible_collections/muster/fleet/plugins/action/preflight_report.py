@@ -8,8 +8,8 @@ from typing import Any
 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.muster.fleet.plugins.module_utils.absent_nodes import left_out
-from ansible_collections.muster.fleet.plugins.module_utils.preflight_rules import Host, Limits, check, doubts
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.absent_nodes import left_out
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.rules import Host, Limits, check, doubts
 from ansible_collections.muster.fleet.plugins.modules.preflight_report import ARGUMENT_SPEC
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure, forget
 

@@ -10,7 +10,7 @@ from typing import Any
 from ansible import constants, context
 from ansible.cli import ExitCode
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.muster.fleet.plugins.module_utils.problems import report
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import report
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import missing, unreadable
 
 DOCUMENTATION = r"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem, report
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem, report
 
 DOCUMENTATION = r"""
 name: silent_hosts

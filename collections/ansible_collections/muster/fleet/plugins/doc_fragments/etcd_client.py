@@ -1,4 +1,4 @@
-"""Documentation that modules share: how an etcd member is reached (options: module_utils/etcd_api.py)."""
+"""Documentation that modules share: how an etcd member is reached (options: module_utils/etcd/api.py)."""
 
 from __future__ import annotations
 

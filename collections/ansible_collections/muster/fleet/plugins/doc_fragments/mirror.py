@@ -1,4 +1,4 @@
-"""Documentation that modules share: files that come from a mirror (options: module_utils/binaries.py)."""
+"""Documentation that modules share: files that come from a mirror (options: module_utils/host/binaries.py)."""
 
 from __future__ import annotations
 

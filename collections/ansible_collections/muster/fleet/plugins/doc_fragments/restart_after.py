@@ -1,4 +1,4 @@
-"""Documentation that modules share: files that make a restart necessary (options: module_utils/systemd_unit.py)."""
+"""Documentation that modules share: files that make a restart necessary (module_utils/host/systemd_unit.py)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.muster.fleet.plugins.module_utils import calendar as calendars
+from ansible_collections.muster.fleet.plugins.module_utils.preflight import calendar as calendars
 
 from gpu_burnin.admission.calendar import CalendarError
 

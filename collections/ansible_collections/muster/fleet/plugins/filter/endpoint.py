@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.muster.fleet.plugins.module_utils import endpoints
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host import endpoints
 
 DOCUMENTATION = r"""
 name: endpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils import endpoints
+from ansible_collections.muster.fleet.plugins.module_utils.host import endpoints
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import compiled_once
 
 DOCUMENTATION = r"""

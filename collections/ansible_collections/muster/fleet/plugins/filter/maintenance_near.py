@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.muster.fleet.plugins.module_utils.calendar import near
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.calendar import near
 
 from gpu_burnin.admission.calendar import CalendarError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils.scrape_targets import metric_hosts
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.scrape_targets import metric_hosts
 
 DOCUMENTATION = r"""
 name: metric_hosts

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.muster.fleet.plugins.module_utils import host_numbers
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host import host_numbers
 
 DOCUMENTATION = r"""
 name: nth_address

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils import monitoring_size
+from ansible_collections.muster.fleet.plugins.module_utils.preflight import monitoring_size
 
 DOCUMENTATION = r"""
 name: planned_targets

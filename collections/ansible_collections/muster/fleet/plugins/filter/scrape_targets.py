@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.muster.fleet.plugins.module_utils import scrape_targets as targets
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.preflight import scrape_targets as targets
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import compiled_once
 
 DOCUMENTATION = r"""

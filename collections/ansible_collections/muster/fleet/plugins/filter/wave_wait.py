@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils.wave_wait import wave_wait_s
+from ansible_collections.muster.fleet.plugins.module_utils.host.wave_wait import wave_wait_s
 
 DOCUMENTATION = r"""
 name: wave_wait

@@ -50,7 +50,7 @@ class InventoryModule(BaseFileInventoryPlugin):
     def parse(self, inventory: Any, loader: Any, path: str, cache: bool = True) -> None:
         """End the run with Ansible's code for files that it cannot parse."""
         # Where all is well this module is loaded too, and needs nothing.
-        from ansible_collections.muster.fleet.plugins.module_utils.problems import report
+        from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import report
         from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import unreadable
 
         problems = unreadable([path], str(Path(path).parent), loader)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import binaries
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host import binaries
 
 DOCUMENTATION = r"""
 module: binaries

@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils.burnin import (
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host.burnin import (
     LEVELS,
     PROGRAM_SPEC,
     WAVES,
@@ -19,7 +20,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.burnin import (
     summary,
     timeout,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: burnin

@@ -15,13 +15,13 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 
 try:
     from gpu_burnin.admission.client import KubeApi
+    from gpu_burnin.api.names import Names
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.fleet.driver_upgrade import book, lock, text
     from gpu_burnin.fleet.driver_upgrade.book import Outcome
     from gpu_burnin.fleet.driver_upgrade.course import Found, Upgrade
     from gpu_burnin.fleet.driver_upgrade.plan import HostView, plan
     from gpu_burnin.fleet.repair.cluster import Cluster
-    from gpu_burnin.settings.names import Names
     from gpu_burnin.system.clock import rfc3339
     from gpu_burnin.system.codec import Misfit, from_json
 

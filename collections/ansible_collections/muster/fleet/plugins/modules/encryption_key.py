@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import encryption_keys, files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host import files
+from ansible_collections.muster.fleet.plugins.module_utils.pki import encryption_keys
 
 DOCUMENTATION = r"""
 module: encryption_key

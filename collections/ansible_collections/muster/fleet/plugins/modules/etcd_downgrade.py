@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
-from ansible_collections.muster.fleet.plugins.module_utils.etcd_minor import Members, prepare
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd.minor import Members, prepare
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 
 DOCUMENTATION = r"""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""

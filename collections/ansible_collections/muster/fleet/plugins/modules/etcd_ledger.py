@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, etcd_ledger
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import ledger as etcd_ledger
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""

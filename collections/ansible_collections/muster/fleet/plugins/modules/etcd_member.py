@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit
 
 DOCUMENTATION = r"""
 module: etcd_member

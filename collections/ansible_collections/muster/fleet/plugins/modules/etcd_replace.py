@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, etcd_replace, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import replace as etcd_replace
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit
 
 DOCUMENTATION = r"""
 module: etcd_replace

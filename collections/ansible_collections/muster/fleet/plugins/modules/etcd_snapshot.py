@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_restore
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import restore as etcd_restore
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 
 DOCUMENTATION = r"""

@@ -8,13 +8,13 @@ import binascii
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils.files import (
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host.files import (
     DirectorySpec,
     FileSpec,
     apply,
     parse_mode,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 DOCUMENTATION = r"""
 module: file_set

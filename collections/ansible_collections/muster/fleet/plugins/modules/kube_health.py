@@ -8,17 +8,17 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.kube_health import (
-    Check,
-    Server,
-    message,
-    wait,
-)
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import (
+from ansible_collections.muster.fleet.plugins.module_utils.host.systemd_unit import (
     RESTART_OPTIONS,
     Wanted,
     bring_up,
     log_tail,
+)
+from ansible_collections.muster.fleet.plugins.module_utils.kube.health import (
+    Check,
+    Server,
+    message,
+    wait,
 )
 
 DOCUMENTATION = r"""

@@ -10,8 +10,9 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
-from ansible_collections.muster.fleet.plugins.module_utils.kube_health import Server
-from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import (
+from ansible_collections.muster.fleet.plugins.module_utils.host.systemd_unit import show
+from ansible_collections.muster.fleet.plugins.module_utils.kube.health import Server
+from ansible_collections.muster.fleet.plugins.module_utils.kube.kubelet_state import (
     foreign_certificates,
     kubeconfig_server,
     machine_id,
@@ -19,7 +20,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.kubelet_state import 
     resolv_conf,
     will_not_register,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import show
 
 DOCUMENTATION = r"""
 module: kubelet_state

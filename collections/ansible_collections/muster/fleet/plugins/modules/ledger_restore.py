@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_ledger, etcd_restore
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import ledger as etcd_ledger
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import restore as etcd_restore
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 try:
     from gpu_burnin.admission.carried import carried, keep
     from gpu_burnin.admission.client import KubeApi
     from gpu_burnin.admission.restore import Plan, carry, compared, ledger, seen_of, wait_until_closed
+    from gpu_burnin.api.names import Names
     from gpu_burnin.errors import GpuBurninError
-    from gpu_burnin.settings.names import Names
     from gpu_burnin.system.codec import from_json, to_json
     from gpu_burnin.system.files import write_atomic
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import monitoring_size as size
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.preflight_facts import memory_bytes
+from ansible_collections.muster.fleet.plugins.module_utils.preflight import monitoring_size as size
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.facts import memory_bytes
 
 DOCUMENTATION = r"""
 module: monitoring_capacity

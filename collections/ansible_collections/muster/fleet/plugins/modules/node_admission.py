@@ -15,10 +15,10 @@ try:
     from gpu_burnin.admission.carried import carried, keep
     from gpu_burnin.admission.client import KubeApi
     from gpu_burnin.admission.provision import Wanted, entries, provision
-    from gpu_burnin.admission.record import Hardware, Identity, Proof
     from gpu_burnin.admission.waiting import standing, wait_for
+    from gpu_burnin.api.names import Names
+    from gpu_burnin.api.record import Hardware, Identity, Proof
     from gpu_burnin.errors import GpuBurninError
-    from gpu_burnin.settings.names import Names
     from gpu_burnin.system import known_hosts as kh
     from gpu_burnin.system.codec import to_json
 

@@ -1,14 +1,14 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a node to rest. Thin: see module_utils/node_rest.py."""
+"""Bring a node to rest. Thin: see module_utils/kube/node_rest.py."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import node_rest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
+from ansible_collections.muster.fleet.plugins.module_utils.kube import node_rest
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
 
 DOCUMENTATION = r"""

@@ -11,7 +11,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 
 try:
-    from ansible_collections.muster.fleet.plugins.module_utils import pki_issue, pki_plan
+    from ansible_collections.muster.fleet.plugins.module_utils.pki import issue as pki_issue
+    from ansible_collections.muster.fleet.plugins.module_utils.pki import plan as pki_plan
 
     MISSING: ImportError | None = None
 except ImportError as error:

@@ -12,7 +12,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 
 try:
-    from ansible_collections.muster.fleet.plugins.module_utils import pki_plan as pki
+    from ansible_collections.muster.fleet.plugins.module_utils.pki import plan as pki
 
     MISSING: ImportError | None = None
 except ImportError as error:

@@ -12,8 +12,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 
 try:
-    from ansible_collections.muster.fleet.plugins.module_utils import pki_rotation as rotation
-    from ansible_collections.muster.fleet.plugins.module_utils.pki_plan import Authority
+    from ansible_collections.muster.fleet.plugins.module_utils.pki import rotation
+    from ansible_collections.muster.fleet.plugins.module_utils.pki.plan import Authority
 
     MISSING: ImportError | None = None
 except ImportError as error:

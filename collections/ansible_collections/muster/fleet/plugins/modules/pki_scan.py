@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import pem_certificates as pem
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import modification_times, newer_files, show
+from ansible_collections.muster.fleet.plugins.module_utils.host.systemd_unit import (
+    modification_times,
+    newer_files,
+    show,
+)
+from ansible_collections.muster.fleet.plugins.module_utils.pki import pem_certificates as pem
 
 DOCUMENTATION = r"""
 module: pki_scan

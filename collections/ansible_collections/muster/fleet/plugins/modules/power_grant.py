@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils.burnin import PROGRAM_SPEC, Program
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host.burnin import PROGRAM_SPEC, Program
 
 DOCUMENTATION = r"""
 module: power_grant

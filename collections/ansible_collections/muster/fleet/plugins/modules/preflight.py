@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import block_device
-from ansible_collections.muster.fleet.plugins.module_utils.binaries import mirror_fault
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host import block_device
+from ansible_collections.muster.fleet.plugins.module_utils.host.binaries import mirror_fault
+from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import other_builds
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import beside, fabric
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import preflight as stack
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import gather as gather_gpu_facts
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
-from ansible_collections.muster.fleet.plugins.module_utils.preflight_facts import gather, os_release
-from ansible_collections.muster.fleet.plugins.module_utils.program_versions import other_builds
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.facts import gather, os_release
 
 DOCUMENTATION = r"""
 module: preflight

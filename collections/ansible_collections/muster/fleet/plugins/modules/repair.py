@@ -15,13 +15,13 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 
 try:
     from gpu_burnin.admission.client import KubeApi
+    from gpu_burnin.api.names import Names
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.fleet.repair.climb import Repair
     from gpu_burnin.fleet.repair.cluster import Cluster
     from gpu_burnin.fleet.repair.ladder import Next, Rung, found_of
     from gpu_burnin.fleet.repair.permit import Limits
     from gpu_burnin.fleet.repair.technician import render
-    from gpu_burnin.settings.names import Names
     from gpu_burnin.system.codec import to_json
 
     MISSING: ImportError | None = None

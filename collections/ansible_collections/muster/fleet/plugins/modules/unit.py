@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import systemd_unit
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit
 
 DOCUMENTATION = r"""
 module: unit

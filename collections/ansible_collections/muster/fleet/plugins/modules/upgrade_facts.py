@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils import etcd_api, kube_health
-from ansible_collections.muster.fleet.plugins.module_utils.binaries import file_sha256
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.program_versions import ask
-from ansible_collections.muster.fleet.plugins.module_utils.systemd_unit import active_at, booted_at, main_pid, show
+from ansible_collections.muster.fleet.plugins.module_utils.host.binaries import file_sha256
+from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import ask
+from ansible_collections.muster.fleet.plugins.module_utils.host.systemd_unit import active_at, booted_at, main_pid, show
+from ansible_collections.muster.fleet.plugins.module_utils.kube import health as kube_health
 
 DOCUMENTATION = r"""
 module: upgrade_facts

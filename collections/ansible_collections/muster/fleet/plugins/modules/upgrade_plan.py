@@ -13,15 +13,15 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 try:
-    from ansible_collections.muster.fleet.plugins.module_utils import upgrade_rules as rules
-    from ansible_collections.muster.fleet.plugins.module_utils.problems import report
-    from ansible_collections.muster.fleet.plugins.module_utils.program_versions import parse
+    from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import parse
+    from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
+    from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import report
 
     from gpu_burnin.admission.client import KubeApi
+    from gpu_burnin.api.names import Names
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.fleet.driver_upgrade.plan import working
     from gpu_burnin.fleet.repair.cluster import Cluster
-    from gpu_burnin.settings.names import Names
 
     MISSING: ImportError | None = None
 except ImportError as error:

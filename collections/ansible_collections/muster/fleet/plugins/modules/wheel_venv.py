@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
-from ansible_collections.muster.fleet.plugins.module_utils.wheel_venv import (
+from ansible_collections.muster.fleet.plugins.module_utils.host.wheel_venv import (
     install,
     is_complete,
     prune,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils.placeholders import Finding
-from ansible_collections.muster.fleet.plugins.module_utils.role_rules import RoleRule
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.placeholders import Finding
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_rules import RoleRule
 
 from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.settings.config import Config

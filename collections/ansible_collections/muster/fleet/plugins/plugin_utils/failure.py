@@ -9,8 +9,8 @@ from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleAction, AnsibleError
-from ansible_collections.muster.fleet.plugins.module_utils.files import replacing
-from ansible_collections.muster.fleet.plugins.module_utils.problems import (
+from ansible_collections.muster.fleet.plugins.module_utils.host.files import replacing
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import (
     Problem,
     is_named_in_full,
     name_groups,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import VAULT_FIX
 
 

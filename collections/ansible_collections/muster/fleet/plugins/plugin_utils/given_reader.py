@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible_collections.muster.fleet.plugins.module_utils import monitoring_size
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import (
+from ansible_collections.muster.fleet.plugins.module_utils.pki.plan import expand_leaves
+from ansible_collections.muster.fleet.plugins.module_utils.preflight import monitoring_size
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import (
     KNOWN_GROUPS,
     Inventory,
     address_of,
     whole,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_rules import check_sizes
-from ansible_collections.muster.fleet.plugins.module_utils.network_rules import pod_room
-from ansible_collections.muster.fleet.plugins.module_utils.pki_plan import expand_leaves
-from ansible_collections.muster.fleet.plugins.module_utils.problems import together
-from ansible_collections.muster.fleet.plugins.module_utils.scrape_targets import metric_hosts
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_rules import check_sizes
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.network_rules import pod_room
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import together
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.scrape_targets import metric_hosts
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import Scope
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader, Read
 from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import FLEET, Inputs

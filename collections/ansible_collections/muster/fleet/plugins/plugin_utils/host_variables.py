@@ -15,7 +15,7 @@ from ansible import constants
 from ansible.inventory.host import Host
 from ansible.utils.vars import combine_vars
 from ansible.vars.plugins import get_vars_from_inventory_sources, get_vars_from_path
-from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import names_of
+from ansible_collections.muster.fleet.plugins.module_utils.host.template_inputs import names_of
 
 # A name that no inventory has (RFC 6761); its dot tells it from inventory_hostname_short.
 _STAND_IN = "stand-in.muster.invalid"

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from ansible.errors import AnsibleError
 from ansible.parsing.vault import AnsibleVaultError, AnsibleVaultFormatError
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.secrets import encrypted
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import origin_of, place_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible_collections.muster.fleet.plugins.module_utils.inventory_data import UNRESOLVED, Inventory
-from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import UNRESOLVED, Inventory
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of
 from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import BATCH, FLEET, Inputs

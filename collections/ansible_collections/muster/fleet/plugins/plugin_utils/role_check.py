@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible_collections.muster.fleet.plugins.module_utils.role_rules import ROLE_RULES, Finding, RoleRule
-from ansible_collections.muster.fleet.plugins.module_utils.role_specs import RoleSpec, missing_options, option_findings
-from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import closure
+from ansible_collections.muster.fleet.plugins.module_utils.host.template_inputs import closure
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_rules import ROLE_RULES, Finding, RoleRule
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_specs import (
+    RoleSpec,
+    missing_options,
+    option_findings,
+)
 from ansible_collections.muster.fleet.plugins.plugin_utils import burnin_rules
 from ansible_collections.muster.fleet.plugins.plugin_utils.findings import Findings
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, HostClass, Scope

@@ -14,8 +14,8 @@ from ansible._internal._datatag._tags import Origin
 from ansible._internal._templating._jinja_bits import AnsibleEnvironment, _TemplateCompileContext
 from ansible.errors import AnsibleError
 from ansible.vars.hostvars import HostVars, HostVarsVars
-from ansible_collections.muster.fleet.plugins.module_utils.role_specs import has_template
-from ansible_collections.muster.fleet.plugins.module_utils.template_inputs import Key, inputs
+from ansible_collections.muster.fleet.plugins.module_utils.host.template_inputs import Key, inputs
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_specs import has_template
 from ansible_collections.muster.fleet.plugins.plugin_utils.secrets import is_secret, opened
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.apt_get import ENVIRONMENT
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host.apt_get import ENVIRONMENT
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Run, run_command
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils import files
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host import files
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, driver
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package, installed, lacking

@@ -1,0 +1,1 @@
+"""What runs beside etcd: its API, its data, a member replaced, a snapshot restored."""

@@ -1,0 +1,1 @@
+"""Kubernetes' own components: their health, kubelet's state, what an upgrade may do."""

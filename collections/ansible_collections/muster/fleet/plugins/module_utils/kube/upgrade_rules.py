@@ -1,0 +1,356 @@
+"""What an upgrade of etcd and Kubernetes may do, and on which hosts it has something to do. Pure; for the controller.
+
+Kubernetes: https://kubernetes.io/releases/version-skew-policy/. etcd:
+https://etcd.io/docs/v3.7/upgrades/upgrade_3_7/ and https://etcd.io/docs/v3.7/downgrades/downgrade_3_7/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import Version
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
+
+SERVER = "kube-apiserver"
+CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
+NODE_PROGRAMS = ("kubelet", "kube-proxy")
+PROGRAMS: Mapping[str, tuple[str, ...]] = {
+    "etcd": ("etcd",),
+    "etcd_events": ("etcd",),
+    "kube_apiserver": (SERVER, *CONTROLLERS),
+    "system_nodes": NODE_PROGRAMS,
+    "gpu_nodes": NODE_PROGRAMS,
+}
+CLUSTERS = ("etcd", "etcd_events")
+NODES = ("system_nodes", "gpu_nodes")
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "etcd": CLUSTERS,
+    "control_plane": ("servers", "controllers"),
+    "nodes": ("nodes",),
+    "all": (*CLUSTERS, "servers", "controllers", "nodes"),
+}
+NODE_MINORS_BEHIND = 3
+# ManifestBasedAdmissionControlConfig, by which the gate is on the servers' disks.
+GATE_SINCE = Version(1, 36, 0)
+# Down to 3.6 the playbook has been tried; 3.6 to 3.5 changes flags.
+ETCD_DOWN_TO = Version(3, 6, 0)
+# MinExternalEtcdVersion of Kubernetes 1.36, cmd/kubeadm/app/constants/constants.go.
+SERVER_NEEDS_ETCD = Version(3, 5, 24)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of a host: what runs, what the inventory pins, and whether process and file are that build."""
+
+    running: Version | None
+    wanted: Version | None
+    current: bool
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a host says. `sick`: why its member or API server does not answer; `served`: whether its API server has
+    answered since its program was installed; `leads`: whether its member leads its cluster; `work`: pods that a drain
+    would move; `closed`: whether its admitter is out of service since an upgrade that did not come to its end; `room`:
+    what is too small for the programs that lie ready."""
+
+    name: str
+    programs: Mapping[str, Program]
+    sick: str = ""
+    served: bool = True
+    leads: bool = False
+    work: tuple[str, ...] = ()
+    closed: bool = False
+    room: str = ""
+
+    def of(self, names: Sequence[str]) -> list[tuple[str, Program]]:
+        """Those of the named programs that it has."""
+        return [(name, self.programs[name]) for name in names if name in self.programs]
+
+    def behind(self, names: Sequence[str]) -> bool:
+        """Whether one of the named programs is not the pinned build."""
+        return any(not program.current for _, program in self.of(names))
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The hosts of each group in their order, None for one that gave no facts."""
+
+    groups: Mapping[str, Mapping[str, Host | None]]
+
+    def hosts(self, *groups: str) -> list[Host]:
+        """Those that gave facts."""
+        return [host for group in groups for host in self.groups.get(group, {}).values() if host is not None]
+
+    def running(self, name: str, *groups: str, stored: bool = False) -> list[Version]:
+        """Oldest first; of hosts that answer, since a program that dies again and again runs too. `stored`: also of
+        API servers that do not answer any more, and have when they could store something."""
+        found = [
+            host.programs[name].running
+            for host in self.hosts(*groups)
+            if name in host.programs and (not host.sick or (stored and host.served))
+        ]
+        return sorted(version for version in found if version is not None)
+
+    def coming(self, name: str, *groups: str, changes: bool) -> Version | None:
+        """The oldest that will run beside what this run changes: what is pinned where `changes`, else what runs."""
+        running = self.running(name, *groups)
+        return self.wanted(name) if changes or not running else running[0]
+
+    def wanted(self, name: str) -> Version | None:
+        """What the inventory pins: one build for the whole fleet."""
+        for host in self.hosts(*PROGRAMS):
+            if name in host.programs and (version := host.programs[name].wanted):
+                return version
+        return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The hosts of each phase in their order. `left`: nodes that stay as they are, with the reason.
+
+    Admission is closed before the servers change, and opened when they are done.
+    """
+
+    phases: Mapping[str, tuple[str, ...]]
+    close_admission: bool = False
+    open_admission: bool = False
+    left: Mapping[str, str] = field(default_factory=dict)
+
+
+def problems(fleet: Fleet, part: str) -> list[Problem]:
+    """Everything that speaks against this part of it, all at once."""
+    found = [*_silent(fleet), *_nameless(fleet), *_crowded(fleet)]
+    for cluster in CLUSTERS:
+        found += [*_sick(fleet, cluster, "etcd"), *_etcd(fleet, cluster)]
+    phases = PARTS[part]
+    servers = fleet.coming(SERVER, "kube_apiserver", changes="servers" in phases)
+    etcd = fleet.coming("etcd", "etcd", changes="etcd" in phases)
+    found += [*_sick(fleet, "kube_apiserver", SERVER), *_servers(fleet), *_servers_need(fleet, etcd)]
+    return [*found, *_controllers(fleet, servers), *_nodes(fleet, servers)]
+
+
+def plan(fleet: Fleet, part: str) -> Plan:
+    """What is left to do, from what runs. A host that is sick comes first: it is the one that an earlier run left.
+
+    A leader comes last: so the leadership moves once.
+    """
+
+    def behind(groups: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+        hosts = [host for host in fleet.hosts(*groups) if host.behind(names)]
+        return tuple(host.name for host in sorted(hosts, key=lambda host: (not host.sick, host.leads)))
+
+    left = dict(_left(fleet))
+    phases = {
+        **{cluster: behind([cluster], ["etcd"]) for cluster in CLUSTERS},
+        "servers": behind(["kube_apiserver"], [SERVER]),
+        "controllers": behind(["kube_apiserver"], CONTROLLERS),
+        "nodes": tuple(name for name in behind(NODES, NODE_PROGRAMS) if name not in left),
+    }
+    chosen = {phase: names if phase in PARTS[part] else () for phase, names in phases.items()}
+    close, opened = _admission(fleet, bool(chosen["servers"]))
+    return Plan(chosen, close, opened, left if "nodes" in PARTS[part] else {})
+
+
+def _admission(fleet: Fleet, servers_change: bool) -> tuple[bool, bool]:
+    """Whether admission is to be closed, and to be opened. A server that is sick may serve somebody: it counts."""
+    servers = fleet.hosts("kube_apiserver")
+    running = [program.running for host in servers for _, program in host.of([SERVER]) if program.running]
+    without_gate = any(version < GATE_SINCE for version in running)
+    close = without_gate and servers_change
+    return close, close or (not without_gate and any(host.closed for host in servers))
+
+
+def lines(fleet: Fleet, planned: Plan) -> list[str]:
+    """For people: one line for each program that changes, in their order, and for each node that is left; and what is
+    left of an earlier run.
+    """
+    names = {"servers": (SERVER,), "controllers": CONTROLLERS, "nodes": NODE_PROGRAMS}
+    hosts = {host.name: host for host in fleet.hosts(*PROGRAMS)}
+    told = [
+        f"{host}: {name} {program.running or 'that does not run'} -> {program.wanted}"
+        for phase, members in planned.phases.items()
+        for host in members
+        for name, program in hosts[host].of(names.get(phase, ("etcd",)))
+        if not program.current
+    ]
+    if planned.open_admission and not planned.close_admission:
+        told.append("Admission, which an earlier run has closed, is opened.")
+    return [*told, *(f"{name}: left as it is, {why}" for name, why in planned.left.items())]
+
+
+def state(fleet: Fleet) -> list[str]:
+    """For people: what each host runs."""
+    told = []
+    for group, members in fleet.groups.items():
+        for name, host in members.items():
+            if host is None:
+                told.append(f"{name}: did not answer")
+                continue
+            runs = [
+                f"{program} {one.running or 'does not run'}{'' if one.current else f' (wanted: {one.wanted})'}"
+                for program, one in host.of(PROGRAMS[group])
+            ]
+            told.append(f"{name}: {', '.join(runs)}{f'; {host.sick}' if host.sick else ''}")
+    return told
+
+
+def _silent(fleet: Fleet) -> Iterator[Problem]:
+    for group in (*CLUSTERS, "kube_apiserver"):
+        for name, host in fleet.groups.get(group, {}).items():
+            if host is None:
+                yield Problem("did not say what it runs", "see its own error above, and repair it first", (name,))
+
+
+def _nameless(fleet: Fleet) -> Iterator[Problem]:
+    for host in fleet.hosts(*PROGRAMS):
+        for name, program in host.programs.items():
+            if program.wanted is None:
+                yield Problem(
+                    f"the {name} of kube_binaries_checksums does not say its version",
+                    "correct the mirror and the checksum",
+                    (host.name,),
+                )
+
+
+def _crowded(fleet: Fleet) -> Iterator[Problem]:
+    for host in {host.name: host for host in fleet.hosts(*PROGRAMS)}.values():
+        if host.room:
+            yield Problem(host.room, "make room there", (host.name,))
+
+
+def _sick(fleet: Fleet, group: str, program: str) -> Iterator[Problem]:
+    """One that an earlier run broke may be mended by this one, while the others hold, or where there are no others."""
+    hosts = fleet.hosts(group)
+    sick = [host for host in hosts if host.sick]
+    enough = len(hosts) - len(sick) > len(hosts) // 2 if group in CLUSTERS else len(hosts) > len(sick)
+    if len(sick) == 1 and (enough or len(hosts) == 1) and sick[0].behind([program]):
+        return
+    for host in sick:
+        yield Problem(f"its {program} is not healthy: {host.sick}", "repair it first", (host.name,))
+
+
+def _etcd(fleet: Fleet, cluster: str) -> Iterator[Problem]:
+    running, wanted = fleet.running("etcd", cluster), fleet.wanted("etcd")
+    if not running or wanted is None:
+        return
+    hosts = tuple(host.name for host in fleet.hosts(cluster))
+    oldest, newest = running[0], running[-1]
+    if wanted.minors_after(oldest) > 1:
+        after = f"{oldest.major}.{oldest.minor + 1}"
+        yield Problem(f"etcd {oldest} cannot go to {wanted} in one step", f"pin a {after} first", hosts)
+    elif wanted.minors_after(newest) < -1 or (
+        wanted.release != newest.release and wanted < newest and wanted < ETCD_DOWN_TO
+    ):
+        yield Problem(
+            f"etcd {newest} cannot go down to {wanted}: one minor at a time, and to {ETCD_DOWN_TO.release} at most",
+            f"pin {newest.major}.{max(newest.minor - 1, ETCD_DOWN_TO.minor)}, or restore a snapshot",
+            hosts,
+        )
+
+
+def _servers(fleet: Fleet) -> Iterator[Problem]:
+    running, wanted = fleet.running(SERVER, "kube_apiserver", stored=True), fleet.wanted(SERVER)
+    if not running or wanted is None:
+        return
+    hosts = _names(fleet, "kube_apiserver")
+    oldest, newest = running[0], running[-1]
+    if wanted.minors_after(oldest) > 1:
+        after = f"{oldest.major}.{oldest.minor + 1}"
+        yield Problem(f"{SERVER} {oldest} cannot go to {wanted} in one step", f"pin a {after} first", hosts)
+    if wanted.minors_after(newest) < 0:
+        yield Problem(
+            f"{SERVER} {newest} cannot go back to {wanted}: what it has stored an older minor may not read",
+            f"pin a {newest.release}, or restore a snapshot from before the upgrade",
+            hosts,
+        )
+    if wanted < GATE_SINCE:
+        yield Problem(
+            f"{SERVER} {wanted} cannot have the gate's policies on its disk",
+            f"pin {GATE_SINCE.release} or newer",
+            hosts,
+        )
+
+
+def _servers_need(fleet: Fleet, etcd: Version | None) -> Iterator[Problem]:
+    wanted = fleet.wanted(SERVER)
+    if wanted and etcd and etcd < SERVER_NEEDS_ETCD:
+        yield Problem(
+            f"{SERVER} {wanted} needs etcd {SERVER_NEEDS_ETCD} or newer, and would have {etcd}",
+            "pin a newer one, and run part=etcd or part=all",
+            _names(fleet, "kube_apiserver"),
+        )
+
+
+def _controllers(fleet: Fleet, server: Version | None) -> Iterator[Problem]:
+    """`server`: the oldest beside which they will run."""
+    hosts = _names(fleet, "kube_apiserver")
+    for name in CONTROLLERS:
+        wanted, running = fleet.wanted(name), fleet.running(name, "kube_apiserver")
+        # Servers change first: what an earlier run left of the minor before may be too old by then.
+        if server and running and server.minors_after(running[0]) > 1:
+            yield Problem(
+                f"{name} {running[0]} would be over a minor older than {SERVER} {server}",
+                f"bring it to {running[0].major}.{running[0].minor + 1} first: pin that release for all, and upgrade",
+                hosts,
+            )
+        if server and wanted and not -1 <= wanted.minors_after(server) <= 0:
+            yield Problem(
+                f"{name} {wanted} does not fit {SERVER} {server}: it may be one minor older and not newer",
+                f"pin the one of {server}",
+                hosts,
+            )
+
+
+def _nodes(fleet: Fleet, server: Version | None) -> Iterator[Problem]:
+    """`server`: the oldest beside which they will run."""
+    if server is None:
+        return
+    for host in fleet.hosts(*NODES):
+        for name, program in host.of(NODE_PROGRAMS):
+            if program.wanted and not -NODE_MINORS_BEHIND <= program.wanted.minors_after(server) <= 0:
+                yield Problem(
+                    f"{name} {program.wanted} does not fit {SERVER} {server}: it may be {NODE_MINORS_BEHIND} minors "
+                    "older and not newer",
+                    f"pin the one of {server}, or upgrade the servers first (part=control_plane)",
+                    (host.name,),
+                )
+            if program.running is None:
+                continue
+            if program.running.minors_after(server) > 0:
+                yield Problem(
+                    f"runs {name} {program.running}, which is newer than {SERVER} {server}",
+                    f"pin {program.running.release} or newer for the servers",
+                    (host.name,),
+                )
+            elif program.running.minors_after(server) < -NODE_MINORS_BEHIND:
+                yield Problem(
+                    f"runs {name} {program.running}, over {NODE_MINORS_BEHIND} minors older than {SERVER} {server}",
+                    "bring the nodes to the servers' present version first",
+                    (host.name,),
+                )
+            elif program.wanted and program.wanted.minors_after(program.running) < 0:
+                yield Problem(
+                    f"{name} {program.running} cannot go back to {program.wanted}",
+                    f"pin a {program.running.release}",
+                    (host.name,),
+                )
+
+
+def _left(fleet: Fleet) -> Iterator[tuple[str, str]]:
+    """Nodes that did not answer, and those with work whose kubelet changes its minor, for which they are drained."""
+    for group in NODES:
+        for name, host in fleet.groups.get(group, {}).items():
+            if host is None:
+                yield name, "it did not answer; run this again with -e part=nodes"
+                continue
+            kubelet = host.programs.get("kubelet")
+            if kubelet is None or kubelet.current or kubelet.running is None or kubelet.wanted is None:
+                continue
+            if host.work and kubelet.wanted.release != kubelet.running.release:
+                yield name, f"another minor of kubelet needs a node without work: {', '.join(host.work[:3])}"
+
+
+def _names(fleet: Fleet, group: str) -> tuple[str, ...]:
+    return tuple(host.name for host in fleet.hosts(group))

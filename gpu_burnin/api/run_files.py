@@ -1,0 +1,10 @@
+"""Names of the files that a run leaves, and the largest number that a run may have."""
+
+from __future__ import annotations
+
+JOURNAL = "journal.jsonl"
+EVIDENCE = "evidence.json"
+SIGNATURE = "evidence.json.sig"
+HARDWARE = "hardware.json"
+# What JSON readers everywhere hold exactly.
+MAX_SEQUENCE = 1 << 53
