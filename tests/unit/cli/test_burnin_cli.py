@@ -67,7 +67,7 @@ def test_help_names_every_command_and_loads_nothing_but_click() -> None:
             ".system.streams",
             # The flags are made of the settings, which import nothing but the standard library.
             ".settings", ".settings.config", ".settings.durations", ".settings.expectations", ".settings.options",
-            ".settings.names", ".settings.state_dir",
+            ".settings.state_dir", ".api", ".api.levels", ".api.names",
         )
     }  # fmt: skip
     assert loaded_by("--help") == own

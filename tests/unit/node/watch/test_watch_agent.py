@@ -14,7 +14,7 @@ from gpu_burnin.api import evidence
 from gpu_burnin.api.agent_note import Answer, Asked, Maintenance, Revoking, note_text, read_note
 from gpu_burnin.api.evidence import Statement
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node import unit
+from gpu_burnin.node import signing, unit
 from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import Store
@@ -219,7 +219,7 @@ def test_killed_at_any_step_it_goes_on_where_it_was(
         if step == "revoke":
             patch.setattr(Store, "revoke", killed)
         if step == "sign":
-            patch.setattr(evidence, "write_evidence", killed)
+            patch.setattr(signing, "write_evidence", killed)
         if step == "begin":
             patch.setattr(Store, "begin", killed)
         if step == "forget":
@@ -255,7 +255,7 @@ def test_a_run_that_began_after_the_finding_has_judged_it(
     bench: Bench, config: Config, statement: Statement, monkeypatch: pytest.MonkeyPatch, public_line: str
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(evidence, "write_evidence", lambda *_: (_ for _ in ()).throw(Killed()))
+        patch.setattr(signing, "write_evidence", lambda *_: (_ for _ in ()).throw(Killed()))
         bench.log(xid())
         with pytest.raises(Killed):
             bench.tick()
@@ -270,7 +270,7 @@ def test_a_host_that_cannot_sign_withdraws_its_evidence(bench: Bench, monkeypatc
     def refuse(*_: object) -> str:
         raise GpuBurninError("no key")
 
-    monkeypatch.setattr(evidence, "sign", refuse)
+    monkeypatch.setattr(signing, "sign", refuse)
     bench.log(xid())
     bench.tick()
     bench.tick()
