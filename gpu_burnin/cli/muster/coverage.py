@@ -38,9 +38,9 @@ def coverage(
     The probability comes from simulations of the admitter's schedule on a fleet that is used as it was observed. What
     was not observed is said. Exit code 0 whatever it says.
     """
-    from gpu_burnin.admission.schedule import coverage as schedule
     from gpu_burnin.admission.schedule.pick import row_of
     from gpu_burnin.fleet.cluster import retests
+    from gpu_burnin.fleet.coverage import coverage as schedule
 
     rules, rules_from = _budgets(config_path)
     admissions, problems = retests.read(connect(kubeconfig), Names(domain))

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_burnin.admission.schedule.rules import TestRules, TestRulesError, parse_tests
-from gpu_burnin.admission.schedule.simulate import TEST_S
 from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.checks.power.wave import WAVE_SHARE, may_wave, total_s, waves_for
 from gpu_burnin.engine.plan import make_plan, schedule
+from gpu_burnin.fleet.coverage.simulate import TEST_S
 from gpu_burnin.fleet.plan.given import Fault, Given
 from gpu_burnin.fleet.plan.model import Figure, Section
 from gpu_burnin.system.quantities import count, duration, number

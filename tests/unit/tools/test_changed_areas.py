@@ -14,7 +14,7 @@ FOLDERS = ["admission", "checks", "cli", "collection", "lab", "run", "settings",
     [
         ([], []),
         (["LICENSE"], []),
-        (["gpu_burnin/admission/schedule/coverage.py"], ["admission"]),
+        (["gpu_burnin/admission/schedule/pick.py"], ["admission"]),
         (["gpu_burnin/run.py"], ["run"]),
         (["tests/unit/checks/gemm/test_gemm.py", "tests/lab/hosts.py"], ["checks", "lab"]),
         (["tests/unit/test_rooms.py"], []),

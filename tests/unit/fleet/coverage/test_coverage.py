@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from gpu_burnin.admission.schedule.coverage import Coverage, as_json, as_text, coverage
 from gpu_burnin.admission.schedule.pick import Row
 from gpu_burnin.admission.schedule.rules import TestRules
-from gpu_burnin.admission.schedule.simulate import TEST_S, prospect
 from gpu_burnin.api.record import State, Use
+from gpu_burnin.fleet.coverage.coverage import Coverage, as_json, as_text, coverage
+from gpu_burnin.fleet.coverage.simulate import TEST_S, prospect
 from tests.support.schedule_rows import DAY_S, NOW, a_row, ago
 
 # Everything is due, and there is a place for everybody.

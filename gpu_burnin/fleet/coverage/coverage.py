@@ -10,8 +10,8 @@ from typing import Any
 
 from gpu_burnin.admission.schedule.pick import Overdue, Row, dues, epoch_s, overdue
 from gpu_burnin.admission.schedule.rules import TestRules
-from gpu_burnin.admission.schedule.simulate import Chance, Prospect, prospect
 from gpu_burnin.api.levels import LEVEL_NAMES
+from gpu_burnin.fleet.coverage.simulate import Chance, Prospect, prospect
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.prose import table, wrap
