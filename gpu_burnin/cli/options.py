@@ -144,7 +144,11 @@ def selection_options(function: _Function) -> _Function:
     options: tuple[Callable[[_Function], _Function], ...] = (
         setting_flags("level"),
         click.option(
-            "--for", "duration_s", type=duration, metavar="DURATION", help="Run the level extended, for so long: 90m, 2h."
+            "--for",
+            "duration_s",
+            type=duration,
+            metavar="DURATION",
+            help="Run the level extended, for so long: 90m, 2h.",
         ),
         click.option(
             "--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address."
