@@ -22,6 +22,8 @@ RUN = [command for command in ALL if runs_something(command)]
 # What no test runs stands on these pages, and others link to them: beside a command it reads as if it did not work.
 UNTESTED = ("docs/status.md", "docs/reference/untested-commands.md")
 SAYS_SO = re.compile(r"\bno\s+test\s+runs\b(?!\]\()|^#+ not tested$", re.IGNORECASE | re.MULTILINE)
+# Commands of muster that ask the API server with the kubeconfig of a person, whom ~/.kube/config seldom helps.
+OF_THE_CLUSTER = re.compile(r"muster (?:coverage|node|pause|resume|retest|status|why)\b")
 KINDS = {"csr", "lease", "node", "nodeadmissions", "nodes"}
 VERBS = {"config", "delete", "drain", "get", "uncordon"}
 # Units and paths of the systems and of packages that the roles install.
@@ -206,6 +208,19 @@ def test_a_test_runs_it_or_the_table_says_why_none_does(command: Command) -> Non
     if command.parts[0][0] == "kubectl":
         return
     assert (command.shape in shapes("nothing")) is not bool(runners(command.shape)), command.shape
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_where_muster_has_its_kubeconfig_from(page: Path) -> None:
+    lines = [command.line for command in commands(page)]
+    without = [line for line in lines if OF_THE_CLUSTER.match(line) and "--kubeconfig" not in line]
+    assert not without or any(line.startswith("export KUBECONFIG=") for line in lines), f"{without}: from where?"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_what_state_stands_for(page: Path) -> None:
+    text = page.read_text()
+    assert "STATE/" not in text or re.search(r"`STATE` (?:is|\(your)\b", text)
 
 
 def test_what_is_not_tested_stands_on_the_pages_for_it_alone() -> None:
