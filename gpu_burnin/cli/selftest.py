@@ -30,6 +30,7 @@ from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.interrupts import Interrupts
 from gpu_burnin.system.streams import readers_may_leave
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover, select
+from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT
 from gpu_burnin.types import Reason, SelftestResult, Verdict
 
 SCHEMA = "muster-selftest/v1"
@@ -90,7 +91,9 @@ def _plan(
         raise GpuBurninError(f"{host}: no self-test for {', '.join(unknown)}: choose from {', '.join(known)}")
     chosen = select(found.testable, gpus)
     if not chosen:
-        raise GpuBurninError(f"{host}: there is no GPU to prove detectors on ({found.error or 'none was found'})")
+        simulated = f"; {ENVIRONMENT} names simulated ones" if backend == "cpu" else ""
+        why = found.error or "none was found"
+        raise GpuBurninError(f"{host}: there is no GPU to prove detectors on ({why}){simulated}")
     for gpu in chosen:
         if pids := found.busy.get(gpu.uuid):
             users = ", ".join(map(str, pids))
