@@ -61,7 +61,7 @@ def selftest(
     the test was interrupted.
     """
     config = host_config(config_path, state_dir)
-    plan = _plan(config, discover(), gpus, checks, backend, seed)
+    plan = selftest_plan(config, discover(), gpus, checks, backend, seed)
     # On a GPU a run under way would be disturbed; the CPU backend disturbs nobody and needs no rights.
     lock = Store(config.state_dir).locked() if plan.backend == "cuda" else contextlib.nullcontext()
     interrupts = Interrupts()
@@ -77,7 +77,7 @@ def selftest(
     sys.exit(exit_code(done, results))
 
 
-def _plan(
+def selftest_plan(
     config: Config,
     found: Found,
     gpus: tuple[str, ...] | None,
@@ -85,6 +85,7 @@ def _plan(
     backend: str | None,
     seed: int | None,
 ) -> Plan:
+    """What a self-test does with the GPUs that were found. Raises GpuBurninError."""
     host = socket.gethostname()
     known = [name for name in CHECK_NAMES if name in SELFTESTED]
     if unknown := sorted(set(checks or ()) - SELFTESTED):
