@@ -281,21 +281,44 @@ def is_unwatched(fleet: Fleet, node: str) -> bool:
 
 
 @pytest.mark.soak
-def test_a_frozen_agent_keeps_new_work_away_and_leaves_the_job(fleet: Fleet) -> None:
+@pytest.mark.parametrize(
+    ("ended", "begun_again"),
+    [
+        pytest.param("kill --signal=STOP gpu-burnin-watch", "kill --signal=CONT gpu-burnin-watch", id="frozen"),
+        pytest.param(
+            "mask --now gpu-burnin-watch", "unmask gpu-burnin-watch && systemctl start gpu-burnin-watch", id="masked"
+        ),
+    ],
+)
+def test_an_agent_that_ends_keeps_new_work_away_and_leaves_the_job(fleet: Fleet, ended: str, begun_again: str) -> None:
     """For make test the silence of a disabled one, below, is enough: the lab idles for minutes meanwhile."""
     with job(fleet, "unwatched", "gpu-1"):
-        fleet.must("gpu-1", "systemctl kill --signal=STOP gpu-burnin-watch")
+        fleet.must("gpu-1", f"systemctl {ended}")
         started = time.monotonic()
         try:
-            wait_until("the frozen agent to be missed", lambda: is_unwatched(fleet, "gpu-1"), timeout_s=300)
-            print(f"SIGSTOP of the agent to suspect: {time.monotonic() - started:.0f} s (150 are set)")
+            wait_until("the agent to be missed", lambda: is_unwatched(fleet, "gpu-1"), timeout_s=300)
+            print(f"systemctl {ended} to suspect: {time.monotonic() - started:.0f} s (150 are set)")
             assert not is_open(fleet, "gpu-1") and phase(fleet, "unwatched") == "Running"
             for told in (muster(fleet, "status"), muster(fleet, "why", "gpu-1")):
                 assert "AGENT_SILENT" in told.out, told.out + told.err
         finally:
-            fleet.must("gpu-1", "systemctl kill --signal=CONT gpu-burnin-watch")
+            fleet.must("gpu-1", f"systemctl {begun_again}")
         back(fleet, "gpu-1")
         assert phase(fleet, "unwatched") == "Running"
+
+
+@pytest.mark.soak
+def test_a_killed_agent_is_another_process_at_once_and_no_silence(fleet: Fleet) -> None:
+    """Restart= of its unit; a heartbeat is bound to the process that sent it."""
+
+    def process() -> str:
+        """When the process began that sent the newest heartbeat."""
+        return str(fleet.get("agentheartbeats", "gpu-1")["spec"]["startedAt"])
+
+    first, begun = process(), now()
+    fleet.must("gpu-1", "systemctl kill --signal=KILL gpu-burnin-watch")
+    wait_until("a heartbeat of another process", lambda: process() != first, timeout_s=120)
+    assert is_in(fleet, "gpu-1") and transitions(fleet, "gpu-1", begun) == []
 
 
 def test_a_pass_after_a_reboot_lets_no_node_in_whose_agent_is_disabled(fleet: Fleet) -> None:
