@@ -6,7 +6,7 @@ seen by its detector, a kernel log that was read to the end without a gap. FAIL 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ from gpu_burnin.judge.floors import judge_floors, judge_power_limit
 from gpu_burnin.judge.gemm_agreement import judge_gemm_agreement
 from gpu_burnin.judge.ladder import escalated, worst_action
 from gpu_burnin.judge.measured import measured
+from gpu_burnin.judge.mig import judge_mig
 from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.judge.pcie_outliers import judge_pcie_outliers
 from gpu_burnin.judge.persistence import judge_persistence
@@ -32,6 +33,7 @@ Judge: TypeAlias = Callable[[Observations], Findings]
 JUDGES: tuple[Judge, ...] = (
     judge_run,
     judge_completeness,
+    judge_mig,
     judge_coverage,
     judge_gemm_agreement,
     judge_power_limit,
@@ -80,7 +82,7 @@ def judge(seen: Observations) -> Judgement:
         verdict=worst([Verdict.PASS, *(reason.severity for reason in reasons)]),
         action=worst_action(reasons),
         reasons=reasons,
-        gpus={gpu.uuid: _of_gpu(gpu.uuid, seen.results, reasons, gaps) for gpu in seen.plan.gpus},
+        gpus={gpu.uuid: _of_gpu(gpu.uuids, seen.results, reasons, gaps) for gpu in seen.plan.gpus},
         gaps=gaps,
         notices=tuple(
             notice for of in sorted(JUDGES, key=lambda of: of not in _NOTICES_FIRST) for notice in found[of].notices
@@ -99,8 +101,10 @@ def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     return tuple(sorted(unique.values(), key=weight))
 
 
-def _of_gpu(uuid: str, results: Iterable[CheckResult], reasons: Iterable[Reason], gaps: Iterable[Gap]) -> Verdict:
-    """A check that gave no result leaves the GPU untested, whatever the others say."""
-    own = [result.verdict for result in results if result.gpu == uuid]
-    missing = [Verdict.INCONCLUSIVE for gap in gaps if gap.gpu == uuid]
-    return worst([*own, *missing, *(reason.severity for reason in reasons if reason.gpu == uuid)])
+def _of_gpu(
+    uuids: Collection[str], results: Iterable[CheckResult], reasons: Iterable[Reason], gaps: Iterable[Gap]
+) -> Verdict:
+    """A check that gave no result leaves the GPU untested, whatever the others say; `uuids` has those of instances."""
+    own = [result.verdict for result in results if result.gpu in uuids]
+    missing = [Verdict.INCONCLUSIVE for gap in gaps if gap.gpu in uuids]
+    return worst([*own, *missing, *(reason.severity for reason in reasons if reason.gpu in uuids)])
