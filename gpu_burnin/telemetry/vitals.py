@@ -115,7 +115,7 @@ def _read(index: int) -> Vital:
         vbios=known(vbios) or "",
         pci_bus_id="" if isinstance(pci, Unsupported) else normal_bus_id(str(pci.busId)),
         identified=all(
-            not isinstance(text, Unsupported) or text.by_design for text in (uuid, serial, vbios, instances)
+            not isinstance(value, Unsupported) or value.by_design for value in (uuid, serial, vbios, mode, instances)
         ),
         recovery_action=known(reader.field(n.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)),
         remap_pending=None if isinstance(rows, Unsupported) else bool(rows[2]),

@@ -40,9 +40,9 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested.",
     ),
     "GPUS_MISSING": (
-        "kubelet does not offer the GPUs that the node should have",
+        "kubelet does not offer the GPUs, or MIG instances, that the node should have",
         "Look at the device plugin's log on the node, then at `gpu-burnin report`; correct the inventory if the number "
-        "there is wrong.",
+        "there is wrong. Of MIG instances the message says what to do.",
     ),
     "HARDWARE_CHANGED": (
         "GPUs, VBIOS, driver or kernel have changed within a boot since the node was admitted",

@@ -147,7 +147,7 @@ def _after(facts: Facts, stand: Stand, calendar: Windows) -> Next | None:
 def _ready(facts: Facts, judged: Judged, calendar: Windows) -> Stand:
     """A node that may take work, with what is known to come: the first of these is what people ask about."""
     name = facts.view.name
-    if short := missing_gpus(facts.node, facts.spec.hardware):
+    if short := missing_gpus(facts.node, facts.spec.hardware, facts.tested):
         return Stand(State.READY, GPUS_MISSING, f"{name}: {short}")
     if calendar.why:
         return Stand(State.READY, BEGUN, f"{name}: {calendar.why}")

@@ -338,6 +338,25 @@ def test_a_node_that_does_not_register_is_told(run_module: RunModule, parameters
     assert code == 1 and "gpu-9" in failed["msg"]
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"device_plugin": "plugin", "mig_strategy": "single"}, {"offered": True, "migStrategy": "single"}),
+        ({"device_plugin": "plugin", "mig_strategy": "none"}, {"offered": True}),
+        ({"device_plugin": "plugin"}, {"offered": True}),
+        ({"mig_strategy": "mixed"}, {"offered": False}),
+    ],
+)
+def test_the_strategy_of_the_inventorys_plugin_comes_into_the_entry(
+    run_module: RunModule, parameters: dict[str, Any], given: dict[str, str], kept: dict[str, Any]
+) -> None:
+    nodes = [{**parameters["nodes"][0], **given}]
+    code, would = run_module(check=True, **{**parameters, "nodes": nodes})
+    assert code == 0
+    hardware = would["diff"]["after"]["gpu-1"]["hardware"]
+    assert hardware == {"gpus": 8, "resource": "nvidia.com/gpu", **kept}
+
+
 def test_an_expected_name_that_is_no_node_is_refused(run_module: RunModule, parameters: dict[str, Any]) -> None:
     code, done = run_module(**parameters, expect=["gpu-7"])
     assert code == 1 and "gpu-7" in done["msg"]
