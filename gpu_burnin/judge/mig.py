@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gpu_burnin.checks.hbm.result import HbmCoverage
 from gpu_burnin.checks.sm.result import SmCoverage
+from gpu_burnin.engine.plan import Plan
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.system.codec import to_json
@@ -14,6 +16,7 @@ from gpu_burnin.system.quantities import count, size
 from gpu_burnin.types import JSON, CheckResult, Gpu, Notice, Reason
 
 CHECK = "plan"
+_Said = TypeVar("_Said", Reason, Notice)
 NO_FLOOR = "a MIG instance: the floors are those of a whole GPU"
 
 
@@ -41,6 +44,21 @@ def without_floors(seen: Observations) -> tuple[CheckResult, ...]:
         replace(result, coverage=replace(result.coverage, no_floor_why=NO_FLOOR)) if result.gpu in instances else result
         for result in seen.results
     )
+
+
+def of_gpus(plan: Plan, findings: Findings) -> Findings:
+    """The findings, those on a MIG instance as its GPU's: that is what is reset, repaired and known by its serial."""
+    parts = {unit.uuid: (gpu, unit) for gpu in plan.gpus for unit in gpu.units if unit.instance is not None}
+    return Findings(
+        tuple(_of_gpu(one, *parts[one.gpu]) if one.gpu in parts else one for one in findings.reasons),
+        tuple(_of_gpu(one, *parts[one.gpu]) if one.gpu in parts else one for one in findings.notices),
+    )
+
+
+def _of_gpu(one: _Said, gpu: Gpu, unit: Gpu) -> _Said:
+    where = f"MIG {unit.instance} ({unit.name.rpartition(' ')[2]})"
+    message = f"{where}: {one.message.removeprefix(f'{unit.label}: ')}"
+    return replace(one, gpu=gpu.uuid, message=message, details={**one.details, "mig_instance": unit.uuid})
 
 
 def judge_mig(seen: Observations) -> Findings:

@@ -18,7 +18,7 @@ from gpu_burnin.judge.floors import judge_floors, judge_power_limit
 from gpu_burnin.judge.gemm_agreement import judge_gemm_agreement
 from gpu_burnin.judge.ladder import escalated, worst_action
 from gpu_burnin.judge.measured import measured
-from gpu_burnin.judge.mig import judge_mig
+from gpu_burnin.judge.mig import judge_mig, of_gpus
 from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.judge.pcie_outliers import judge_pcie_outliers
 from gpu_burnin.judge.persistence import judge_persistence
@@ -73,7 +73,7 @@ class Judgement:
 def judge(seen: Observations) -> Judgement:
     """The verdict, the worst action on the ladder, the reasons, worst first, and the notices."""
     seen = measured(seen)
-    found = {of: of(seen) for of in JUDGES}
+    found = {of: of_gpus(seen.plan, of(seen)) for of in JUDGES}
     reasons = in_order(
         escalated(reason, seen.last_reasons, seen.restarted) for one in found.values() for reason in one.reasons
     )

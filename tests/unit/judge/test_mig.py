@@ -73,8 +73,9 @@ def test_an_instance_of_which_too_little_was_covered_holds_its_gpu(check: str, t
     seen = changed(in_mig(*map(parted, GPUS)), check, "MIG-1-3", **told)
     judged = judge(seen)
     (reason,) = judged.reasons
-    assert (reason.code, reason.check, reason.gpu) == ("COVERAGE_LOW", check, "MIG-1-3")
-    assert said in reason.message
+    assert (reason.code, reason.check, reason.gpu) == ("COVERAGE_LOW", check, "GPU-1"), "a GPU is reset and repaired"
+    assert reason.message.startswith("MIG 3 (1g.18gb): ") and said in reason.message
+    assert reason.details["mig_instance"] == "MIG-1-3"
     assert dict(judged.gpus) == {"GPU-0": Verdict.PASS, "GPU-1": Verdict.INCONCLUSIVE}
 
 
@@ -82,7 +83,8 @@ def test_an_instance_without_a_result_is_a_gap() -> None:
     seen = in_mig(*map(parted, GPUS))
     seen = replace(seen, results=tuple(one for one in seen.results if (one.name, one.gpu) != ("gemm", "MIG-0-6")))
     judged = judge(seen)
-    assert ("COVERAGE_LOW", "MIG-0-6") in {(reason.code, reason.gpu) for reason in judged.reasons}
+    (reason,) = judged.reasons
+    assert (reason.code, reason.gpu, reason.details["mig_instance"]) == ("COVERAGE_LOW", "GPU-0", "MIG-0-6")
     assert judged.gpus["GPU-0"] is Verdict.INCONCLUSIVE
 
 

@@ -88,9 +88,10 @@ def test_a_fault_of_one_instance_is_a_fault_of_its_gpu_alone(
     (uuid,) = (unit.uuid for unit in parted.plan.units if (unit.index, unit.instance) == (1, 1))
     inject = (f"hbm:bitflip:gpu={uuid}",)
     found = run_on(tmp_path, monkeypatch, {0: TWO, 1: TWO}, inject=inject, checks=("state", "hbm"))
-    assert {reason.gpu for reason in found.judgement.reasons if reason.code == "HBM_BIT_ERROR"} == {uuid}
+    wrong = [reason for reason in found.judgement.reasons if reason.code == "HBM_BIT_ERROR"]
+    assert {(reason.gpu, reason.details["mig_instance"]) for reason in wrong} == {(found.plan.gpus[1].uuid, uuid)}
     assert [str(found.judgement.gpus[gpu.uuid]) for gpu in found.plan.gpus] == ["PASS", "FAIL"]
-    assert "HBM_BIT_ERROR on GPU 1 MIG 1" in (found.run_dir / "report.txt").read_text()
+    assert "HBM_BIT_ERROR on GPU 1: MIG 1 (4g.40gb): " in (found.run_dir / "report.txt").read_text()
 
 
 @pytest.mark.slow
