@@ -63,15 +63,12 @@ class HbmCoverage(Coverage):
 
     def shortfalls(self, precisions: tuple[str, ...]) -> Iterator[Shortfall]:
         """Enough of the memory must have gone through enough patterns."""
-        yield from too_small_share(self, "covered_bytes", "gpu_memory_bytes", self._least_share())
+        yield from too_small_share(
+            self, "covered_bytes", "gpu_memory_bytes", least_share(self.gpu_memory_bytes or 0, self.of_instance)
+        )
         if len(self.patterns) < LEAST_PATTERNS:
             message = f"the memory went through {len(self.patterns)} patterns, at least {LEAST_PATTERNS} are required"
             yield Shortfall(message, {"patterns": [*self.patterns], "least_patterns": LEAST_PATTERNS})
-
-    def _least_share(self) -> float:
-        if not (self.of_instance and self.gpu_memory_bytes):
-            return LEAST_SHARE
-        return min(LEAST_SHARE, 1 - INSTANCE_OVERHEAD_BYTES / self.gpu_memory_bytes)
 
     def summary(self) -> list[str]:
         """What was covered, in a few words each."""
@@ -89,6 +86,13 @@ class HbmCoverage(Coverage):
             count(self.rounds, "round"),
             *([f"kept for {duration(self.retention_s)}"] if self.retention_s else []),
         ]
+
+
+def least_share(memory_bytes: int, of_instance: bool) -> float:
+    """The share of a memory that must be tested; of a small MIG instance less than of a GPU."""
+    if not (of_instance and memory_bytes):
+        return LEAST_SHARE
+    return max(0.0, min(LEAST_SHARE, 1 - INSTANCE_OVERHEAD_BYTES / memory_bytes))
 
 
 def wrong_text(result: CheckResult) -> str:

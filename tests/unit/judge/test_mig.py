@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.checks.planned import covers
 from gpu_burnin.engine.plan import Plan
+from gpu_burnin.hardware import load_skus
 from gpu_burnin.judge.mig import NO_FLOOR, reached
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.judge.pcie_outliers import judge_pcie_outliers
@@ -103,3 +105,9 @@ def test_the_least_memory_of_a_small_instance_leaves_room_for_cuda_and_no_more()
     assert not list(small.shortfalls(()))
     assert list(replace(small, covered_bytes=4 * GIB - 4096).shortfalls(()))  # type: ignore[call-arg]
     assert list(covered("hbm", covered_bytes=4 * GIB, gpu_memory_bytes=5 * GIB).shortfalls(())), "of a whole GPU"
+
+
+def test_a_plan_says_how_much_of_each_instance_is_tested() -> None:
+    chosen = replace(plan(checks=CHECKS), gpus=(parted(GPUS[0], 2),))
+    told = covers("hbm", chosen, load_skus())
+    assert told.facts["memory_bytes"] == [MEMORY - GIB] * 2 and told.text.startswith("at least 94 % of 16 GiB")
