@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gpu_burnin.admission.client import Object
-from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
 from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.record import NodeAdmission, State, Use, parse
 from gpu_burnin.admission.service.packed import PackedStore
@@ -29,7 +28,10 @@ HELD_BACK = (State.SUSPECT, State.QUARANTINED, State.EXPIRING)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of a NodeAdmission what is asked of all at once. `asked_until`: so long a person asks, None where nobody does."""
+    """Of a NodeAdmission what is asked of all at once. `asked_until`: so long a person asks, None where nobody does.
+
+    `shut_by_restore` is as in decide/restored.py.
+    """
 
     state: State
     code: str
@@ -40,6 +42,7 @@ class Summary:
     repaired_at: str
     admitted: bool
     expires_at: str
+    shut_by_restore: bool = False
 
 
 class Store(Protocol):
@@ -177,7 +180,7 @@ class Records(PackedStore):
     def held_back(self, *states: State) -> set[str]:
         """Nodes in these states that had been let in, of which no person asks anything now.
 
-        Nor are those meant that wait for their agents after etcd was restored: that is the restore's doing.
+        Nor are those meant that a restore of etcd has closed, whatever is said of them besides a fault that has leave.
         """
         now, found = datetime.now(UTC), (self._held_back[state] for state in states)
         return {name for name in set().union(*found) if not self._excused(name, now)}
@@ -186,7 +189,7 @@ class Records(PackedStore):
         summary = self.summaries.get(name)
         if summary is None:
             return False
-        return summary.code == LEDGER_RESTORED or (summary.asked_until is not None and now < summary.asked_until)
+        return summary.shut_by_restore or (summary.asked_until is not None and now < summary.asked_until)
 
     def _index(self, name: str, summary: Summary | None) -> None:
         old = self.summaries.pop(name, None)
@@ -212,6 +215,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Summary:
         state = State.NEW
     asks = (spec[ask] for ask in ("hold", "quarantine", "repair") if spec.get(ask))
     use, changes = status.get("use"), status.get("transitions") or []
+    restored = (spec.get("restored") or {}).get("since")
     repaired = [c.get("at", "") for c in changes if isinstance(c, dict) and c.get("from") == State.REPAIRING]
     return Summary(
         state=state,
@@ -223,6 +227,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Summary:
         repaired_at=max(repaired, default=""),
         admitted=bool(status.get("accepted")),
         expires_at=str((status.get("accepted") or {}).get("expiresAt") or ""),
+        shut_by_restore=bool(restored) and restored != status.get("confirmed") and state is not State.QUARANTINED,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -117,3 +118,22 @@ def test_a_release_waits_for_no_turn_to_join(name: str) -> None:
     assert (found.state, found.ready, found.needs) == ("ready", True, None)
     over = changed(asked, spec={name: replace(ASK, until="2026-11-21T11:59:30Z")})
     assert seen(over).needs is Brake.JOIN, "many may end at one time"
+
+
+@pytest.mark.parametrize("changes", [{"statement": XID}, {"kubelet": "Unknown"}], ids=["a fault", "a doubt"])
+@pytest.mark.parametrize("over", [True, False], ids=["its time is over", "released"])
+def test_a_hold_that_ends_gives_no_leave_for_what_was_found_meanwhile(changes: dict[str, Any], over: bool) -> None:
+    """It was closed without leave, and many holds may end at one time: the work on it stays until there is room."""
+    held = braked(changed(settled(ready_view(spec={"hold": ASK}, pods=(GPU_POD,))), **changes))
+    after = replace(ASK, until="2026-11-21T11:59:30Z") if over else None
+    ended = changed(held, spec={"hold": after})
+    found = seen(ended)
+    assert (found.needs, found.ready) == (Brake.GATE, False)
+    left = braked(ended)
+    assert left.record is not None
+    status = left.record.status
+    assert (status.state, status.code) == (State.HELD, found.code) and "held by" not in status.message
+    assert shows(left).taints == {"preflight:NoSchedule"} and not any(pod.leaving for pod in left.pods)
+    assert status.next is not None and status.next.why == BRAKE
+    assert seen(found.after).needs is None, "it has its share"
+    assert seen(changed(found.after, statement=XID, kubelet="True")).needs is None

@@ -178,3 +178,42 @@ def test_a_fault_asks_the_brake_whatever_was_said_of_the_node_meanwhile(
     found = seen(changed(closed, agent=SPOKEN, statement=XID))
     assert (found.code, found.needs) == ("XID_FATAL", Brake.GATE)
     assert seen(found.after).needs is None
+
+
+SILENT = Heard(BOOT, RULES.agent_silent_s + 1)
+BEATING = replace(SPOKEN, heartbeat=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"agent": BEATING, "heard": SILENT}, "AGENT_SILENT"),
+        ({"agent": SPOKEN, "kubelet": "Unknown"}, "NODE_UNKNOWN"),
+        ({"agent": SPOKEN, "status": {"proofs": {}}, "statement": replace(PASSED, level="quick")}, "EVIDENCE_LEVEL"),
+    ],
+)
+def test_a_doubt_that_ends_in_another_takes_its_share_of_the_brake(changes: dict[str, Any], code: str) -> None:
+    """The restore closed it without leave; a fault of it that comes later needs none, so that this look needs one."""
+    view = changed(settled(restored()), **changes)
+    asked = seen(view)
+    assert (asked.code, asked.needs, asked.decision.status.confirmed) == (code, Brake.GATE, SINCE)
+    assert (asked.ready, asked.evict) == (False, ())
+    left = carried_out(view, withheld(view, decide(view, RULES, NOW), "the share is reached", None, RULES, NOW))
+    assert left.record is not None and left.record.status.confirmed == "", "not counted, so that a fault asks too"
+    assert seen(changed(left, statement=XID, agent=SPOKEN, heard=None, kubelet="True")).needs is Brake.GATE
+    later = seen(changed(asked.after, statement=XID))
+    assert (later.code, later.needs) == ("XID_FATAL", None), "it has its share"
+
+
+def test_an_agent_whose_heartbeat_is_yet_to_come_ends_no_doubt() -> None:
+    """To a leader that has just begun nobody's is fresh: no share of the brake is taken for that minute."""
+    waits = seen(changed(settled(restored()), agent=BEATING, heard=Heard(BOOT, 20.0)))
+    assert (waits.code, waits.needs, waits.decision.status.confirmed) == ("LEDGER_RESTORED", None, "")
+    assert "no heartbeat of its agent has come since" in waits.decision.status.message
+    heard = seen(changed(waits.after, heard=Heard(BOOT, 0.0, fresh=True)))
+    assert (heard.state, heard.needs, heard.decision.status.confirmed) == ("ready", Brake.JOIN, SINCE)
+
+
+def test_a_node_that_was_never_let_in_has_no_share_to_take() -> None:
+    new = changed(make_view(None), spec=DOUBT, agent=SPOKEN)
+    assert seen(new).needs is None

@@ -14,7 +14,7 @@ from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.crd import crd
 from gpu_burnin.admission.record import NodeAdmission, State, parse
 from gpu_burnin.admission.service.brakes import Brakes
-from gpu_burnin.admission.service.cache import Records
+from gpu_burnin.admission.service.cache import HELD_BACK, Records
 from gpu_burnin.admission.view import Brake
 from gpu_burnin.node.agent_note import AgentNote, note_text
 from gpu_burnin.types import Verdict
@@ -81,7 +81,18 @@ def test_nodes_that_wait_for_their_agents_take_no_place_of_those_that_are_faulty
     for number in range(20):
         put(records, f"n{number:02}", "ready")
     for number in range(10):
-        put(records, f"n{number:02}", "suspect", code="LEDGER_RESTORED", accepted={"sequence": 1})
+        doubt = {"restored": {"since": SINCE}}
+        put(records, f"n{number:02}", "suspect", doubt, code="LEDGER_RESTORED", accepted={"sequence": 1})
     brakes = Brakes(records, 2.0, 0.2, 0.05, lambda fleet: 2)
     assert brakes.gated() == 0
     assert granted(brakes, Brake.GATE, "n15") == [True]
+
+
+def test_the_restore_has_closed_whoever_is_in_doubt_whatever_else_is_said_of_it_but_for_a_fault() -> None:
+    records, doubt = Records(NAMES), {"restored": {"since": SINCE}}
+    for number in range(20):
+        put(records, f"n{number:02}", "ready")
+    put(records, "n01", "suspect", doubt, code="AGENT_SILENT", accepted={"sequence": 1})
+    put(records, "n02", "quarantined", doubt, code="XID_FATAL", accepted={"sequence": 1})
+    put(records, "n03", "suspect", doubt, code="AGENT_SILENT", accepted={"sequence": 1}, confirmed=SINCE)
+    assert records.held_back(*HELD_BACK) == {"n02", "n03"}
