@@ -121,3 +121,10 @@ def test_a_fail_that_asks_for_less_is_cleared_by_a_pass(action: str) -> None:
 def test_it_can_be_switched_off_also_for_what_is_owed() -> None:
     found = seen(rebooted(faulty()), BACK, replace(RULES, confirm_power_cycle=False))
     assert (found.code, found.ready) == ("PASS", True) and found.decision.status.power_cycle is None
+
+
+def test_a_node_that_has_left_the_cluster_owes_it_until_it_is_confirmed() -> None:
+    gone = settled(replace(faulty(), node=None), BACK)
+    assert gone.record is not None and gone.record.status.power_cycle is not None
+    told = settled(changed(gone, spec={"retest": RETEST}), BACK)
+    assert told.record is not None and told.record.status.power_cycle is None
