@@ -132,9 +132,11 @@ class Keeper:
         )
 
     def _heard(self, record: NodeAdmission, node: Mapping[str, Any], agent: AgentNote | None) -> Heard | None:
-        expected = agent is not None and agent.heartbeat
+        if agent is not None and not agent.heartbeat:
+            self.heartbeats.sends_none(record.name)
+            return None
         awaited = gated(node, self.rules.names) or record.status.code == AGENT_SILENT
-        return self.heartbeats.heard(record.name, expected=expected, awaited=awaited)
+        return self.heartbeats.heard(record.name, expected=agent is not None, awaited=awaited)
 
     def _carry_out(self, view: View, decision: Decision) -> bool:
         """Whether Node or record was changed by others meanwhile."""
