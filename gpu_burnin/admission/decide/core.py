@@ -62,7 +62,7 @@ def withheld(view: View, decision: Decision, why: str, until: datetime | None, r
     """What is left of a decision that gets no leave: what was seen is kept, and `status.next` says what waits for what.
 
     What needs no leave, such as what a person asks or the taint of a maintenance window, is still done. Said again,
-    nothing changes, though `until` moves.
+    nothing changes, though `until` moves: it is told where it is this node's turn, and else when it is looked at again.
     """
     record = view.record
     if record is None:
@@ -74,8 +74,9 @@ def withheld(view: View, decision: Decision, why: str, until: datetime | None, r
     what = f"{decision.status.state} ({decision.status.code})"
     if decision.needs is not None and rest.status.state is not State.HELD:
         what = _LEAVE[decision.needs]
-    planned, old = Next(what, why, stamp(until) if until is not None else ""), record.status.next
-    if old is not None and until is not None and (old.what, old.why) == (what, why):
+    its_turn = until is not None and decision.needs is Brake.JOIN
+    planned, old = Next(what, why, stamp(until) if until is not None and its_turn else ""), record.status.next
+    if old is not None and its_turn and (old.what, old.why) == (what, why):
         at = when(old.at)
         planned = old if at is not None and at > now else planned
     status = replace(rest.status, next=planned)

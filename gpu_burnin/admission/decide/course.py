@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpu_burnin.admission.decide import retest
-from gpu_burnin.admission.decide.judge import Facts, Judged
+from gpu_burnin.admission.decide.judge import LEDGER_RESTORED, Facts, Judged
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
 from gpu_burnin.admission.decide.nodes import gated
 from gpu_burnin.admission.decide.offered import GPUS_MISSING, missing_gpus
@@ -41,6 +41,8 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
         if denied is Brake.GATE and was_open and not stand.who and doubted(facts.spec, facts.status) is None:
             return _course(judged, _braked(facts, judged, flight), True, flight, planned, None)
         needs = _leave_to_gate(facts, judged, stand, was_open)
+        if needs is None and begun is not None and begun.mine and judged.code == LEDGER_RESTORED:
+            needs = Brake.TEST  # a whole fleet may be in this doubt at once
         if denied is Brake.GATE and needs is denied and not was_open:
             return _course(judged, _braked(facts, judged, flight), False, flight, planned, None)
         return _course(judged, stand, False, flight, planned, needs)
@@ -121,7 +123,7 @@ def _with_test(
         again = stamp(later(facts.now, facts.rules.retry_s))
         return flight, None, Next(retest.AGAIN, flight.gave_up, again)
     why, until = retest.obstacle(facts, judged, wanted, calendar)
-    if not why and judged.fit and wanted.mine and denied is not None:
+    if not why and wanted.mine and denied is not None and (judged.fit or judged.code == LEDGER_RESTORED):
         why = "there is no leave for a test now"
     if why:
         old = facts.status.next

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_burnin.admission.decide import decide, withheld
 from gpu_burnin.admission.decide.times import stamp
-from gpu_burnin.admission.record import Ask, Identity, Request
+from gpu_burnin.admission.record import Ask, Identity, Request, State
 from gpu_burnin.admission.view import Brake, Heard, View
 from gpu_burnin.node.agent_note import AgentNote, Answer
 from gpu_burnin.types import Verdict
@@ -112,6 +112,37 @@ def test_of_a_dead_agent_the_old_pass_does_not_count_and_a_test_is_asked_for_in_
     tested = replace(PASSED, sequence=10, report_sha256="a" * 64, finished_at=stamp(LATER))
     answered = seen(changed(sent, statement=tested), LATER + timedelta(minutes=6))
     assert (answered.state, answered.decision.status.confirmed) == ("ready", SINCE)
+
+
+def test_the_test_of_a_node_that_nobody_can_confirm_has_a_place_among_the_others() -> None:
+    """All agents of a fleet may be too old to confirm: not all of its idle nodes are tested at once."""
+    closed = settled(changed(restored(), pods=()))
+    decision = decide(closed, RULES, LATER)
+    assert (decision.needs, decision.status.code) == (Brake.TEST, "LEDGER_RESTORED")
+    assert decision.status.request is not None
+    left = withheld(closed, decision, "2 of 100 are tested", LATER + timedelta(minutes=1), RULES, LATER)
+    waits = carried_out(closed, left)
+    assert (left.status.request, left.status.code) == (None, "LEDGER_RESTORED")
+    assert left.status.next is not None and left.status.next.why == "2 of 100 are tested"
+    later = LATER + timedelta(minutes=1)
+    again = withheld(waits, decide(waits, RULES, later), "2 of 100 are tested", None, RULES, later)
+    assert again.status == left.status, "nothing is written while it waits"
+    assert seen(changed(waits, pods=(GPU_POD,)), LATER).needs is None, "its work stays"
+    ask = Ask("ann", "look", stamp(LATER))
+    asked = seen(changed(waits, spec={"retest": ask}), LATER)
+    assert asked.needs is None and asked.decision.status.request is not None
+
+
+def test_a_node_whose_test_would_be_due_at_once_is_closed_without_leave() -> None:
+    """As one that was suspect for hours in the snapshot, of which nothing but the Node was put back."""
+    long_ago = stamp(NOW - timedelta(days=1))
+    view = changed(restored(pods=()), status={"state": State.SUSPECT, "code": "AGENT_SILENT", "since": long_ago})
+    decision = decide(view, RULES, NOW)
+    left = decision
+    if decision.needs is not None:
+        left = withheld(view, decision, "no place", NOW + timedelta(minutes=1), RULES, NOW)
+    shut = shown(view, left)
+    assert (shut.code, shut.taints, shut.request) == ("LEDGER_RESTORED", {"preflight:NoSchedule"}, "")
 
 
 def test_a_lying_agent_cannot_bring_back_a_pass_of_before_its_fail() -> None:

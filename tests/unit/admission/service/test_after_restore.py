@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,28 @@ def test_known_faults_and_asks_stay_out_and_agents_bring_the_others_back(
     assert (fault["code"], fault["highestSequence"]) == ("LEDGER_RESTORED", 9)
     assert "before it was quarantined (XID_FATAL)" in fault["message"], json.dumps(fault)
     assert not fleet.ready("gpu-2") and "preflight:NoSchedule" in fleet.taints("gpu-2")
+
+
+def test_idle_nodes_whose_agents_cannot_confirm_are_tested_in_turn(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    """All agents are of 0.2.0. Of a small fleet one node is tested at a time."""
+    fleet.prove(*GPUS)
+    mark = {"who": "muster:provisioner", "why": "snapshot", "since": SINCE}
+
+    def asked() -> list[str]:
+        return [name for name in GPUS if fleet.status(name).get("request")]
+
+    with working(api, tmp_path, joins_per_s=100.0) as admitter:
+        until("the fleet at work", lambda: all(map(fleet.ready, GPUS)))
+        for name in GPUS:
+            fleet.ask(name, restored=mark)
+        until("the doubts", lambda: all(fleet.status(name)["code"] == "LEDGER_RESTORED" for name in GPUS))
+        term = admitter.service.term
+        assert term is not None and asked() == []
+        term.keeper.now = lambda: datetime.now(UTC) + timedelta(hours=2)
+        term._look_at_all()
+        waits = "the limit of tests at a time, 1 of 5 nodes, is reached"
+        until("the others", lambda: [fleet.status(name)["next"]["why"] for name in GPUS].count(waits) == 4)
+        assert len(asked()) == 1 and not any(map(fleet.ready, GPUS))
 
 
 def test_nodes_that_wait_for_their_agents_take_no_place_of_those_that_are_faulty() -> None:
