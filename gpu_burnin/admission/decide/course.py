@@ -84,10 +84,13 @@ def _closed_without_leave(facts: Facts) -> bool:
 
 
 def _braked(facts: Facts, judged: Judged, flight: retest.Flight) -> Stand:
-    """A node that should be out and works on, since nobody gave leave: it says so, and has the test that was asked."""
+    """A node that should be out and stays as it is, since nobody gave leave: it says so, and has the test asked for."""
     ask, request = retest.retest_asked(facts), flight.request
     if ask is not None and request is not None and request.why == retest.why_asked(ask) and not flight.unanswered:
         return Stand(State.TESTING, "RETEST_ASKED", sentence(f"{brief(judged.message)}; {request.why}"))
+    if gated(facts.node, facts.rules.names):
+        over = f"{brief(judged.message)}; the hold that closed it is over"
+        return Stand(facts.status.state, judged.code, sentence(over))
     return Stand(facts.status.state, judged.code, sentence(judged.message))
 
 
@@ -105,7 +108,8 @@ def _keeps_out(facts: Facts, judged: Judged, begun: retest.Wish | None, denied: 
 def _course(
     judged: Judged, stand: Stand, is_open: bool, flight: retest.Flight, planned: Next | None, needs: Brake | None
 ) -> Course:
-    return Course(stand, is_open, flight, planned or next_of(stand, flight.request, judged), needs)
+    planned = planned or next_of(stand, flight.request, judged, unanswered=bool(flight.unanswered))
+    return Course(stand, is_open, flight, planned, needs)
 
 
 def _with_test(
@@ -157,7 +161,7 @@ def _ready(facts: Facts, judged: Judged, calendar: Windows) -> Stand:
     if calendar.why:
         return Stand(State.READY, BEGUN, f"{name}: {calendar.why}")
     if judged.due:
-        return Stand(State.READY, judged.code, f"{judged.message}; it is tested when it is idle")
+        return Stand(State.READY, judged.code, f"{judged.message}; it is tested in its turn, when it is idle")
     if warned := retest.warning(facts):
         return Stand(State.READY, "AGENT_WARNED", f"{name}: {warned}")
     if retest.after_maintenance(facts):

@@ -12,7 +12,7 @@ from gpu_burnin.admission.decide.judge import LEDGER_RESTORED, Facts, Judged, Ve
 from gpu_burnin.admission.decide.remember import EVIDENCE_REPLAYED
 from gpu_burnin.admission.decide.retest import Flight
 from gpu_burnin.admission.decide.watched import AGENT_BOOT, unwatched
-from gpu_burnin.admission.decide.words import sentence
+from gpu_burnin.admission.decide.words import brief, sentence
 from gpu_burnin.admission.record import Ask, Spec, State, Status
 
 
@@ -48,11 +48,22 @@ def after_restore(facts: Facts, judged: Judged) -> Judged:
     if restored is None or not (judged.fit or judged.due or awaits or braked):
         return judged
     late = f"; {facts.unanswered}" if facts.unanswered else ""
-    missing = "no heartbeat of its agent has come" if _named(facts, restored) else "its agent has not spoken"
-    message = f"{facts.view.name}: etcd was restored to an older state ({restored.why}), {missing} since{late}"
+    message = f"{_before_it(facts, judged, restored, braked=braked)}{late}"
     return Judged(
         State.SUSPECT, LEDGER_RESTORED, sentence(message), rebooted=judged.rebooted, retest=True, awaited=True
     )
+
+
+def _before_it(facts: Facts, judged: Judged, restored: Ask, *, braked: bool) -> str:
+    """What the node waits for; where that is leave to act on what was found, the finding comes first."""
+    etcd, agent = f"etcd was restored to an older state ({restored.why})", facts.view.agent
+    if braked or (_named(facts, restored) and judged.code != AGENT_BOOT):
+        return f"{brief(judged.message)}; {etcd}"
+    if _named(facts, restored):
+        return f"{facts.view.name}: {etcd}, no heartbeat of its agent has come since"
+    if agent is not None and not agent.heartbeat:
+        return f"{facts.view.name}: {etcd}, and its agent is too old to confirm the node: a test has to"
+    return f"{facts.view.name}: {etcd}, its agent has not spoken since"
 
 
 def _named(facts: Facts, restored: Ask) -> bool:

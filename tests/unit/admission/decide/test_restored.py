@@ -123,7 +123,7 @@ def test_the_test_of_a_node_that_nobody_can_confirm_has_a_place_among_the_others
     left = withheld(closed, decision, "2 of 100 are tested", LATER + timedelta(minutes=1), RULES, LATER)
     waits = carried_out(closed, left)
     assert (left.status.request, left.status.code) == (None, "LEDGER_RESTORED")
-    assert left.status.next is not None and left.status.next.why == "2 of 100 are tested"
+    assert left.status.next is not None and left.status.next.why.startswith("2 of 100 are tested; ")
     later = LATER + timedelta(minutes=1)
     again = withheld(waits, decide(waits, RULES, later), "2 of 100 are tested", None, RULES, later)
     assert again.status == left.status, "nothing is written while it waits"

@@ -95,7 +95,7 @@ def test_idle_nodes_whose_agents_cannot_confirm_are_tested_in_turn(api: FakeApi,
         term.keeper.now = lambda: datetime.now(UTC) + timedelta(hours=2)
         term._look_at_all()
         waits = "the limit of tests at a time, 1 of 5 nodes, is reached"
-        until("the others", lambda: [fleet.status(name)["next"]["why"] for name in GPUS].count(waits) == 4)
+        until("the others", lambda: sum(waits in fleet.status(name)["next"]["why"] for name in GPUS) == 4)
         assert len(asked()) == 1 and not any(map(fleet.ready, GPUS))
 
 
