@@ -85,12 +85,12 @@ def _closed_without_leave(facts: Facts) -> bool:
 
 def _braked(facts: Facts, judged: Judged, flight: retest.Flight) -> Stand:
     """A node that should be out and stays as it is, since nobody gave leave: it says so, and has the test asked for."""
+    if gated(facts.node, facts.rules.names):  # its state says that it was closed without leave, also while it is tested
+        over = f"{brief(judged.message)}; the hold that closed it is over"
+        return Stand(facts.status.state, judged.code, sentence(over))
     ask, request = retest.retest_asked(facts), flight.request
     if ask is not None and request is not None and request.why == retest.why_asked(ask) and not flight.unanswered:
         return Stand(State.TESTING, "RETEST_ASKED", sentence(f"{brief(judged.message)}; {request.why}"))
-    if gated(facts.node, facts.rules.names):
-        over = f"{brief(judged.message)}; the hold that closed it is over"
-        return Stand(facts.status.state, judged.code, sentence(over))
     return Stand(facts.status.state, judged.code, sentence(judged.message))
 
 

@@ -144,3 +144,12 @@ def test_a_hold_that_ends_gives_no_leave_for_what_was_found_meanwhile(changes: d
     assert status.next is not None and held_by(status.next) == BRAKE
     assert seen(found.after).needs is None, "it has its share"
     assert seen(changed(found.after, statement=XID, kubelet="True")).needs is None
+
+
+def test_a_test_that_is_asked_for_when_a_hold_is_over_gives_no_leave_either() -> None:
+    held = braked(changed(settled(ready_view(spec={"hold": ASK})), statement=XID))
+    asked = braked(changed(held, spec={"hold": None, "retest": ASK}))
+    assert asked.record is not None and asked.record.status.request is not None
+    assert asked.record.status.state is State.HELD
+    failed = changed(asked, statement=replace(XID, sequence=7), pods=(GPU_POD,))
+    assert seen(failed).needs is Brake.GATE and not any(pod.leaving for pod in braked(failed).pods)
