@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -95,18 +95,19 @@ def roles_page(roles: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def untested_page(nothing: Mapping[str, Sequence[str]]) -> str:
+def untested_page(nothing: Mapping[str, Mapping[str, Any]]) -> str:
     """The commands of the pages that no test runs, by the reason."""
     lines = [
         "# Commands that no test runs",
         "",
         "Generated from `tests/unit/cli/runbook_commands.yml` by `make docs`.",
         "Tests run every other command of the README and of the runbooks. That none runs one of these does not mean",
-        "that it fails: most are made of parts that tests run. Names of hosts and values are left out.",
+        "that it fails: after each reason stands what is tested in its place. Names and values are left out.",
         "",
     ]
-    for reason, shapes in nothing.items():
-        lines += [f"## {reason[0].upper()}{reason[1:]}", "", *(f"- `{shape}`" for shape in shapes), ""]
+    for reason, untested in nothing.items():
+        lines += [f"## {reason[0].upper()}{reason[1:]}", "", untested["instead"], ""]
+        lines += [*(f"- `{shape}`" for shape in untested["commands"]), ""]
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from gpu_burnin.admission.decide.nodes import DELETED, condition
 from gpu_burnin.admission.view import Node
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.evidence import parse_time
+from gpu_burnin.system.clock import parse_rfc3339
 
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
@@ -110,7 +110,7 @@ def missing_certificates(
     fresh = {
         csr["metadata"]["name"]
         for csr in csrs
-        if (now - parse_time(csr["metadata"]["creationTimestamp"])).total_seconds() < STALE_CSR_S
+        if (now - parse_rfc3339(csr["metadata"]["creationTimestamp"])).total_seconds() < STALE_CSR_S
     }
     live = [judgement for judgement in refused if judgement.csr in fresh]
     sentences = {name: _missing(name, csrs, nodes.get(name), live, now) for name in sorted(wait_for)}
@@ -145,7 +145,7 @@ def _missing(
     if ready is None or ready.get("status") != "True":
         why = (ready or {}).get("message") or "no status reported"
         return f"{name}: registered, not Ready ({why}), and no serving certificate was asked for; look at its log"
-    if (now - parse_time(ready["lastTransitionTime"])).total_seconds() < SERVING_WINDOW_S:
+    if (now - parse_rfc3339(ready["lastTransitionTime"])).total_seconds() < SERVING_WINDOW_S:
         return f"{name}: kubelet has not asked for a serving certificate; set serverTLSBootstrap in its configuration"
     return ""
 

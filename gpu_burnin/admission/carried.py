@@ -32,8 +32,9 @@ def carried(directory: Path, node: str, host_key: str) -> tuple[int, str]:
     except FileNotFoundError:
         return 0, ""
     except (OSError, ValueError, KeyError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise GpuBurninError(
-            f"{node}: cannot read the admission ledger {path} ({error}); restore it from a backup, or remove it to "
+            f"{node}: cannot read the admission ledger {path} ({why}); restore it from a backup, or remove it to "
             "start over (evidence older than the newest could then be accepted once)"
         ) from error
     return (sequence, report) if key == host_key else (0, "")
@@ -49,5 +50,6 @@ def keep(directory: Path, node: str, host_key: str, sequence: int, report_sha256
         write_atomic(path, f"{text}\n".encode())
     except OSError as error:
         raise GpuBurninError(
-            f"{node}: cannot write the admission ledger {path} ({error}); check the directory's owner and space"
+            f"{node}: cannot write the admission ledger {path} ({error.strerror}); "
+            "check the directory's owner and space"
         ) from error

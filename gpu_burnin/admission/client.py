@@ -107,8 +107,11 @@ class KubeApi:
             load: Any = config.new_client_from_config
             self._api: Any = load(str(kubeconfig), persist_config=False, client_configuration=configuration)
         except (config.ConfigException, OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+            # The library says of a file that is not there that it holds no configuration.
+            why = error if Path(kubeconfig).is_file() else "there is no such file"
             raise ApiError(
-                f"cannot use the kubeconfig {kubeconfig} ({error}); run site.yml, which writes it, or correct its path"
+                f"cannot use the kubeconfig {kubeconfig} ({why}); correct its path: site.yml writes an admin's "
+                "to fleet_state_dir/kubeconfig/admin.kubeconfig"
             ) from error
         self.server = str(configuration.host).rstrip("/")
         # The pool itself: its manager would look it up anew for each request, which costs a tenth of a PATCH's time.

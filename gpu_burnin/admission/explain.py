@@ -61,6 +61,18 @@ def find(text: str) -> tuple[Found, ...]:
     raise GpuBurninError(f"no code {text}; {hint}gpu-burnin explain lists all")
 
 
+def find_all(words: Sequence[str]) -> tuple[Found, ...]:
+    """What each of several codes means, in their order; `xid` and `sxid` belong to the number that follows.
+
+    Commas between codes, as a report has them, are left out. Raises GpuBurninError for a code that is not there.
+    """
+    text = re.sub(r"\b(s?xid)\s+(?=\d)", r"\1", " ".join(words).replace(",", " "), flags=re.IGNORECASE)
+    found = [one for word in text.split() for one in find(word)]
+    if not found:
+        raise GpuBurninError("an empty text is no code; gpu-burnin explain lists all")
+    return tuple(dict.fromkeys(found))
+
+
 def completions(typed: str) -> list[str]:
     """What a shell may make of the beginning of a code: codes, and XIDs once a number has begun."""
     named = [name for name in codes() if name.startswith(typed.upper())]
@@ -85,7 +97,7 @@ def document(found: Sequence[Found] | None) -> dict[str, Any]:
 def render(found: Sequence[Found] | None, width: int = STANDARD_WIDTH) -> str:
     """The same as text; of all there is, a line for each code."""
     if found is not None:
-        return "\n".join(line for one in found for line in _lines(one, width)) + "\n"
+        return "\n\n".join("\n".join(_lines(one, width)) for one in found) + "\n"
     table = load_xids()
     lines = table_with_text([(one.code, one.summary) for one in codes().values()], width, indent="")
     numbers = f"{len(table.xids)} XIDs and {len(table.sxids)} SXids"

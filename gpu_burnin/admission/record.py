@@ -206,11 +206,15 @@ class BootTests:
 
 @dataclass(frozen=True)
 class PowerCycle:
-    """A power cycle that a FAIL asked for and nobody has confirmed. `since` is when the admitter heard of the FAIL."""
+    """A power cycle that a FAIL asked for and nobody has confirmed. `since` is when the admitter heard of the FAIL.
+
+    `gpus_sha256` is of the GPUs that were there, where their number alone was another than expected; else "".
+    """
 
     code: str
     boot_id: str = field(metadata={JSON_NAME: "bootID"})
     since: str
+    gpus_sha256: str = field(default="", metadata={JSON_NAME: "gpusSHA256", **_ABSENT})
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ def read_settings(path: Path) -> AdmitterConfig:
     try:
         document = load(read_text(path), path) or {}
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read ({error}); run site.yml, which writes it") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise SettingsError(f"{path}: cannot be read ({why}); run site.yml, which writes it") from error
     if not isinstance(document, Mapping):
         raise SettingsError(f"{path}: must be keys with values; see the role admitter")
     plain = {key: value for key, value in document.items() if key not in ("tests", "calendar")}

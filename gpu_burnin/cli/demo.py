@@ -20,6 +20,7 @@ from gpu_burnin.cli import progress
 from gpu_burnin.cli.outcome import tell
 from gpu_burnin.cli.terminal import width
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.hardware import load_skus
 from gpu_burnin.report.file_names import REPORT_HTML
 from gpu_burnin.report.headline import listed
 from gpu_burnin.run import Outcome, RunOptions, run_burnin
@@ -84,7 +85,9 @@ def demo(sick: bool, model: str, as_json: bool, opens: bool, out: Path) -> None:
 def _known(model: str) -> str:
     models = recorded_models()
     if model not in models:
-        raise GpuBurninError(f"--model {model}: nothing is recorded of such a GPU; choose from {', '.join(models)}")
+        near = [one for one in load_skus().near(model) if one in models]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(models)}"
+        raise GpuBurninError(f"--model {model}: nothing is recorded of such a GPU; {hint}")
     return model
 
 

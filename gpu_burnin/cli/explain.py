@@ -20,10 +20,10 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 def explain(code: tuple[str, ...], as_json: bool) -> None:
     """Say what a reason CODE or an XID means, and what to do.
 
-    An XID is given by its number: 79, XID79 or xid 79; that of an NVSwitch as sxid 20034. Without CODE all codes are
-    listed.
+    An XID is given by its number: 79, XID79 or xid 79; that of an NVSwitch as sxid 20034. Several are explained one
+    after the other. Without CODE all codes are listed.
     """
-    found = explaining.find(" ".join(code)) if code else None
+    found = explaining.find_all(code) if code else None
     if as_json:
         click.echo(json.dumps(explaining.document(found), indent=1, ensure_ascii=False))
     else:

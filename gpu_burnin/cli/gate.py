@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from gpu_burnin.cli.options import duration, host_config, host_options
+from gpu_burnin.cli.options import duration, goes_with, host_config, host_options
 from gpu_burnin.system.streams import readers_may_leave
 
 
@@ -40,6 +40,7 @@ def gate(
     With --cluster it may when the cluster knows of this boot: by the Node's status, or by the taint that ends all work
     until the boot has passed. A node without kubelet's certificate, or without Node, is not known and may start.
     """
+    goes_with("deadline_s", "--cluster", cluster)
     if cluster:
         if as_json:
             raise click.UsageError("--json and --cluster do not go together: leave one out")

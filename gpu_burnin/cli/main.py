@@ -93,7 +93,7 @@ def run(
     sys.exit(outcome.exit_code)
 
 
-@cli.command()
+@cli.command(short_help="Show a report of this node; or who is held of many hosts.")
 @click.argument("file", type=click.Path(path_type=Path), required=False, metavar="[FILE|DIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print the report, or the hosts, as JSON.")
 @click.option(

@@ -10,7 +10,7 @@ import click
 
 from gpu_burnin.checks.power import grant_request as grants
 from gpu_burnin.cli import terminal
-from gpu_burnin.cli.options import duration, host_config, host_options
+from gpu_burnin.cli.options import duration, goes_with, host_config, host_options
 from gpu_burnin.node import follow, unit
 from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import POWER_GRANT_DIR
@@ -71,6 +71,7 @@ def status(
     That is: whether one is under way, the newest run and its evidence, the gate, a request for power waves, and the
     GPUs that have passed an extended burn-in here. Exit code 0 whatever they say.
     """
+    goes_with("timeout_s", "--wait-for", event is not None)
     config = host_config(config_path, state_dir)
     if event is not None:
         follow.wait_for(config, follow.Event(event), timeout_s)
@@ -100,6 +101,7 @@ def power_grant(wait: bool, timeout_s: float, as_json: bool, config_path: Path |
 
     Exit code 2 when none are asked for and not --wait.
     """
+    goes_with("timeout_s", "--wait", wait)
     config = host_config(config_path, state_dir)
     directory = config.state_dir / POWER_GRANT_DIR
     request = follow.grant_and_wait(config, timeout_s) if wait else grants.grant(directory)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gpu_burnin.settings.config import Config, load_config
 from gpu_burnin.settings.durations import parse_duration
@@ -38,6 +39,14 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def goes_with(parameter: str, other: str, present: bool) -> None:
+    """Refuse a parameter of the command line that has no effect without `other`. Raises click.UsageError."""
+    context = click.get_current_context()
+    if not present and context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
+        [flag] = [one.opts[0] for one in context.command.params if one.name == parameter]
+        raise click.UsageError(f"{flag} goes with {other}")
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -144,7 +153,11 @@ def selection_options(function: _Function) -> _Function:
     options: tuple[Callable[[_Function], _Function], ...] = (
         setting_flags("level"),
         click.option(
-            "--for", "duration_s", type=duration, metavar="DURATION", help="Time for the level extended: 90m, 2h."
+            "--for",
+            "duration_s",
+            type=duration,
+            metavar="DURATION",
+            help="Run the level extended, for so long: 90m, 2h.",
         ),
         click.option(
             "--gpus", type=gpu_names, metavar="GPU,...|all", help="Only these GPUs: index, UUID or PCI address."

@@ -27,7 +27,7 @@ def look(config_path: Path | None, state_dir: Path | None) -> None:
     click.echo(json.dumps(to_json(look_at(host_config(config_path, state_dir)))))
 
 
-@repair.command()
+@repair.command(short_help="Reset GPUs, and print as JSON what became of it.")
 @click.argument("uuids", nargs=-1, metavar="[GPU]...")
 def reset(uuids: tuple[str, ...]) -> None:
     """Reset GPUs, all or those of these UUIDs, and print as JSON what became of it.

@@ -30,6 +30,7 @@ from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.interrupts import Interrupts
 from gpu_burnin.system.streams import readers_may_leave
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover, select
+from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT
 from gpu_burnin.types import Reason, SelftestResult, Verdict
 
 SCHEMA = "muster-selftest/v1"
@@ -60,7 +61,7 @@ def selftest(
     the test was interrupted.
     """
     config = host_config(config_path, state_dir)
-    plan = _plan(config, discover(), gpus, checks, backend, seed)
+    plan = selftest_plan(config, discover(), gpus, checks, backend, seed)
     # On a GPU a run under way would be disturbed; the CPU backend disturbs nobody and needs no rights.
     lock = Store(config.state_dir).locked() if plan.backend == "cuda" else contextlib.nullcontext()
     interrupts = Interrupts()
@@ -76,7 +77,7 @@ def selftest(
     sys.exit(exit_code(done, results))
 
 
-def _plan(
+def selftest_plan(
     config: Config,
     found: Found,
     gpus: tuple[str, ...] | None,
@@ -84,13 +85,16 @@ def _plan(
     backend: str | None,
     seed: int | None,
 ) -> Plan:
+    """What a self-test does with the GPUs that were found. Raises GpuBurninError."""
     host = socket.gethostname()
     known = [name for name in CHECK_NAMES if name in SELFTESTED]
     if unknown := sorted(set(checks or ()) - SELFTESTED):
         raise GpuBurninError(f"{host}: no self-test for {', '.join(unknown)}: choose from {', '.join(known)}")
     chosen = select(found.testable, gpus)
     if not chosen:
-        raise GpuBurninError(f"{host}: there is no GPU to prove detectors on ({found.error or 'none was found'})")
+        simulated = f"; {ENVIRONMENT} names simulated ones" if backend == "cpu" else ""
+        why = found.error or "none was found"
+        raise GpuBurninError(f"{host}: there is no GPU to prove detectors on ({why}){simulated}")
     for gpu in chosen:
         if pids := found.busy.get(gpu.uuid):
             users = ", ".join(map(str, pids))

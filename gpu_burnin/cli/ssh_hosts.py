@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpu_burnin.fleet.model import Target
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_MOST_PORT = 65_535
 # [USER@]ADDRESS[:PORT]; an IPv6 address with a port is written in brackets, as in known_hosts.
 _HOST = re.compile(
     r"(?:(?P<user>[^@\s]+)@)?"
@@ -25,7 +26,7 @@ def ssh_options(function: _Function) -> _Function:
     """Options that all commands which reach hosts share."""
     options = (
         click.option("--user", default="root", show_default=True, help="User to log in as."),
-        click.option("--port", default=22, show_default=True, help="Port of sshd."),
+        click.option("--port", type=click.IntRange(1, _MOST_PORT), default=22, show_default=True, help="Port of sshd."),
         click.option(
             "--identity",
             type=click.Path(path_type=Path),
@@ -55,10 +56,13 @@ def parse_host(host_name: str, user: str, port: int, identity: Path | None) -> T
     if match is None:
         raise click.UsageError(f"{host_name!r} is not [USER@]ADDRESS[:PORT]; write IPv6 addresses as [ADDRESS]:PORT")
     address = match["bracketed"] or match["ipv6"] or match["address"]
+    port = int(match["port"] or match["port6"] or port)
+    if not 1 <= port <= _MOST_PORT:
+        raise click.UsageError(f"{host_name}: {port} is no port; give one from 1 to {_MOST_PORT}")
     return Target(
         name=address,
         address=address,
-        port=int(match["port"] or match["port6"] or port),
+        port=port,
         user=match["user"] or user,
         identity=identity,
     )

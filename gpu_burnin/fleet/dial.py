@@ -129,7 +129,10 @@ def _no_version(target: Target, said: bytes, waited_s: float | None) -> Problem:
         )
     else:
         kind = shown = f"something answers but no SSH banner came within {waited_s:g} s"
-        fix = "check that the port is sshd's, and that the host is not overloaded"
+        fix = (
+            "check that the port is sshd's, and that the host is not overloaded; or a forwarder answers for a host "
+            "that is off"
+        )
     return Problem(ProblemCode.NO_SSH, f"{target.place}: {shown}", fix, kind)
 
 

@@ -49,8 +49,9 @@ JUDGES: tuple[Judge, ...] = (
 )
 # Their notices come before all others: what holds for the whole run, then the rates.
 _NOTICES_FIRST: frozenset[Judge] = frozenset({judge_run, judge_power_limit, judge_floors})
-# What a run says of itself; the other codes say why.
-_CONSEQUENCES = frozenset({"COVERAGE_LOW", "SIMULATED", "INJECTED"})
+# What a run says of itself, and how many GPUs there are; the other codes say why. So evidence, which names the first
+# code alone, names GPU_COUNT only where nothing else asks for as much.
+_CONSEQUENCES = frozenset({"COVERAGE_LOW", "SIMULATED", "INJECTED", "GPU_COUNT"})
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
 from gpu_burnin.node.store import EVIDENCE, HARDWARE, MAX_SEQUENCE, SIGNATURE
 from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.canonical import canonical_json
+from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.files import parse_json, read_bytes, read_text, write_atomic
 from gpu_burnin.types import JSON, Action, Verdict
 
@@ -106,7 +107,7 @@ class Statement:
     @property
     def finished(self) -> datetime:
         """`finished_at` as an aware datetime."""
-        return parse_time(self.finished_at)
+        return parse_rfc3339(self.finished_at)
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,6 @@ class Expectation:
     skew_s: float = MAX_SKEW_S
     verdict: Verdict | None = Verdict.PASS
     allow_simulated: bool = False
-
-
-def parse_time(text: str) -> datetime:
-    """An RFC 3339 time in UTC (`...Z`); raises ValueError for anything else."""
-    if not text.endswith("Z"):
-        raise ValueError(f"{text!r} is not a UTC time ending in Z")
-    return datetime.fromisoformat(text[:-1]).replace(tzinfo=UTC)
 
 
 def public_key(line: str) -> str:
@@ -312,7 +306,8 @@ def parse_statement(data: bytes) -> Statement:
             if (most := _MOST_CHARS.get(key)) is not None and len(str(value)) > most:
                 raise ValueError(f"{key} is longer than {most} characters")
         statement = Statement(**{**document, "verdict": Verdict(document["verdict"])})
-        parse_time(statement.finished_at)
+        if parse_rfc3339(statement.finished_at) and not statement.finished_at.endswith("Z"):
+            raise ValueError(f"finished_at {statement.finished_at} is not a UTC time ending in Z")
         if not 1 <= statement.sequence <= MAX_SEQUENCE:
             raise ValueError(f"sequence must be from 1 to {MAX_SEQUENCE}")
         if statement.action and statement.action not in list(Action):

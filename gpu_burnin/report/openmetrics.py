@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from gpu_burnin.checks.hbm.result import HbmCoverage
@@ -19,6 +18,7 @@ from gpu_burnin.report import curves, peers
 from gpu_burnin.report.links import opinion
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_of, measured, results_of
+from gpu_burnin.system.clock import parse_rfc3339
 
 # A node of 16 GPUs has 480 samples of pairs.
 _MOST_GPUS_IN_PAIRS = 16
@@ -95,7 +95,7 @@ def _families(report: Report) -> Iterator[tuple[str, str, Iterable[_Sample]]]:
 
 
 def _unix(moment: str) -> float:
-    return datetime.fromisoformat(moment).timestamp()
+    return parse_rfc3339(moment).timestamp()
 
 
 def _log(report: Report) -> Mapping[str, Any]:

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from gpu_burnin.hardware import load_reasons
@@ -18,6 +17,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
 from gpu_burnin.report.units import gpu_name, is_low, measured, uuids_of, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
+from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.quantities import SHORT_S, duration, number, rate, size
 from gpu_burnin.types import CheckResult, Measurement
 
@@ -388,7 +388,7 @@ def _plain(value: object) -> str:
 
 
 def _seconds_between(started_at: str, finished_at: str) -> float:
-    return max(0.0, (datetime.fromisoformat(finished_at) - datetime.fromisoformat(started_at)).total_seconds())
+    return max(0.0, (parse_rfc3339(finished_at) - parse_rfc3339(started_at)).total_seconds())
 
 
 def _lowest(items: Mapping[str, Measurement], uuids: Iterable[str]) -> Measurement | None:

@@ -82,7 +82,19 @@ def fsync_directory(path: Path) -> None:
 
 
 def write_atomic(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write `content` to a temporary name beside `path`, fsync it and rename it over `path`."""
+    """Write `content` to a temporary name beside `path`, fsync it and rename it over `path`.
+
+    The OSError names `path`: nobody knows the temporary name.
+    """
+    try:
+        _write_atomic(path, content, mode)
+    except OSError as error:
+        if error.errno is not None:  # one that was made of a text alone would lose it
+            error.filename = str(path)
+        raise
+
+
+def _write_atomic(path: Path, content: bytes, mode: int) -> None:
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:

@@ -129,7 +129,7 @@ def select(gpus: tuple[Gpu, ...], asked: tuple[str, ...] | None) -> tuple[Gpu, .
         fits = [gpu for gpu in gpus if name in (str(gpu.index), gpu.uuid, gpu.pci_bus_id)]
         fits = fits or [gpu for gpu in gpus if len(name) > 4 and gpu.uuid.startswith(name)]
         if len(fits) != 1:
-            here = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
+            here = ", ".join(f"{gpu.index} ({gpu.uuid})" if gpu.uuid else str(gpu.index) for gpu in gpus) or "none"
             problem = "fits several" if fits else "fits none"
             raise GpuBurninError(
                 f"{socket.gethostname()}: --gpus {name} {problem} of the GPUs here: {here}; "

@@ -61,8 +61,15 @@ class Leftovers:
         found = [] if gone else [f"process {pid}: {_command(pid)}" for pid in sorted(self.processes())]
         holders = {pid for pid in self._new() if memory_of(pid) & self.seen_memory}
         found += [f"shared memory held by process {pid}: {_command(pid)}" for pid in sorted(holders)]
-        found += [str(path) for path in sorted(set(_SHARED.iterdir()) - self._shared)]
+        found += [str(path) for path in sorted(self._files_that_stay(wait_s))]
         return found + [f"temporary file {path}" for path in sorted(self._temporary.rglob("*"))]
+
+    def _files_that_stay(self, wait_s: float) -> set[Path]:
+        """New shared files that are there for good: other programs of this machine have some for a moment, as the C
+        library has while it makes a semaphore."""
+        new = set(_SHARED.iterdir()) - self._shared
+        until(lambda: not new & set(_SHARED.iterdir()), wait_s)
+        return new & set(_SHARED.iterdir())
 
     def _new(self) -> set[int]:
         """Processes that have come since this one began to look; only they can be of the run, or got memory of it."""

@@ -207,7 +207,16 @@ def test_a_second_run_touches_nobody(fleet: Fleet) -> None:
     assert all(works(fleet, node) for node in WORKERS)
 
 
+@pytest.fixture
+def raised(fleet: Fleet) -> None:
+    """Both nodes have the newer driver; the tests above leave them so, a run of this one alone does not."""
+    if any(loaded(fleet, node) != NEW for node in WORKERS):
+        result = upgrade(fleet, NEW, f"-l {','.join(WORKERS)}", log="driver-raised")
+        assert result.rc == 0, result.failures
+
+
 @pytest.mark.soak
+@pytest.mark.usefixtures("raised")
 def test_killed_when_the_node_is_at_rest_the_next_run_goes_on_and_down_it_goes(fleet: Fleet) -> None:
     """Both are brought back to the inventory's driver; a person's hold on one of them stays theirs.
 

@@ -63,7 +63,7 @@ def test_it_does_what_the_page_gives_it_for(line: str, ledger: Server) -> None:
 
 @pytest.mark.parametrize("path", ["/api/v1/nodes/HOST/proxy/pods", "/debug/pprof/heap"])
 def test_a_command_that_the_admin_may_not_give_is_seen(path: str, ledger: Server) -> None:
-    command = Command("", f"kubectl get --raw {path}", "")
+    command = Command("", f"kubectl get --raw {path}")
     done = run(command, held_node(ledger), ledger.kubeconfig("ann@example.com", ["muster:admins"]))
     assert done.returncode != 0 and "forbidden" in done.stderr.lower()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -19,14 +20,13 @@ PlaybookIn = Callable[[Path], Playbook]
 STAY = "command -v ansible-playbook; exec cat"
 
 
-@pytest.fixture(scope="session")
-def playbook_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlaybookIn]:
-    """Makes for a folder what runs ansible-playbook there, with this checkout's collection.
+@contextlib.contextmanager
+def warm_playbook(home: Path, **settings: str) -> Iterator[PlaybookIn]:
+    """Makes for a folder what runs ansible-playbook there, with this checkout's collection and these variables.
 
     Loading Ansible is half of a run that refuses something. tools/warm_ansible.py does it once for all runs whose
     environment is the same; where a test has set a variable it starts the real program.
     """
-    home = tmp_path_factory.mktemp("ansible")
     # An own, empty configuration: neither the checkout's nor the user's.
     configuration = home / "ansible.cfg"
     configuration.write_text("[defaults]\n")
@@ -38,6 +38,7 @@ def playbook_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlaybookIn
         "ANSIBLE_HOME": str(home / "home"),
         "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
         "ANSIBLE_NOCOLOR": "1",
+        **settings,
     }
     warm = [sys.executable, "-m", "tools.warm_ansible", "sh", "-c", STAY]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -66,6 +67,13 @@ def playbook_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlaybookIn
 
         # The first call says what the environment is; it must not be that of a test which changes it.
         made(home)("--version")
+        yield made
+
+
+@pytest.fixture(scope="session")
+def playbook_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlaybookIn]:
+    """Makes for a folder what runs ansible-playbook there. A file whose tests all set the same has one of its own."""
+    with warm_playbook(tmp_path_factory.mktemp("ansible")) as made:
         yield made
 
 

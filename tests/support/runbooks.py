@@ -19,11 +19,10 @@ GROUPED = {"gpu-burnin": (), "muster": ("node",)}
 
 @dataclass(frozen=True)
 class Command:
-    """A line of a page, and the section that it stands in."""
+    """A line of a page."""
 
     page: str
     line: str
-    section: str
 
     @property
     def parts(self) -> list[list[str]]:
@@ -54,15 +53,12 @@ class Command:
 
 def commands(page: Path) -> list[Command]:
     """Every command of a page, without its comment; a line that ends with a backslash goes on."""
-    text = page.read_text()
     found = []
-    for block in (block for block in BLOCK.finditer(text) if not block[1]):
-        before, _, _ = text[: block.start()].rpartition("\n## ")
-        section = text[len(before) :].removeprefix("\n## ").partition("\n## ")[0]
+    for block in (block for block in BLOCK.finditer(page.read_text()) if not block[1]):
         for line in textwrap.dedent(block[2]).replace("\\\n", " ").splitlines():
             command = re.sub(r"(^|\s)#\s.*", "", line).strip()
             if command:
-                found.append(Command(page.name, re.sub(r" {3,}", " ", command), section))
+                found.append(Command(page.name, re.sub(r" {3,}", " ", command)))
     return found
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
-from gpu_burnin.node.evidence import parse_time
-from gpu_burnin.system.clock import rfc3339_s
+from gpu_burnin.system.clock import parse_rfc3339, rfc3339_s
 
 _MOST_S = 1e11  # About 3,000 years: what is further away than that is never.
 FAR = datetime.max.replace(tzinfo=UTC)
@@ -16,7 +15,7 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 def when(text: str) -> datetime | None:
     """An RFC 3339 UTC time, or None for "" and for what is none."""
     try:
-        return parse_time(text) if text else None
+        return parse_rfc3339(text) if text else None
     except ValueError:
         return None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, node_path
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.settings.names import GATE_POLICY, GATE_PROBE_NODE
+from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.files import read_text
 
 # Role node_admission writes it beside the policies, and the API server says the same of those that it has loaded.
@@ -74,7 +74,7 @@ def leases(api: KubeApi) -> dict[str, float]:
         except (ApiError, Conflict) as error:
             raise NotAsked(str(error)) from error
         try:
-            found[name] = datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp()
+            found[name] = parse_rfc3339(lease["spec"]["renewTime"]).timestamp()
         except (KeyError, TypeError, ValueError):
             found[name] = 0.0
     return found

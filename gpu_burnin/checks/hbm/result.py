@@ -9,7 +9,7 @@ from gpu_burnin.checks.least import too_small_share
 from gpu_burnin.system.quantities import count, duration, size
 from gpu_burnin.types import CheckResult, Coverage, Shortfall, optional
 
-# Design, section 6: memory but for what the driver keeps.
+# All memory but for what the driver keeps.
 LEAST_SHARE = 0.95
 # Memory faults hide from single patterns: stuck cells show in their complement, joined address lines only where words
 # differ, coupled neighbours only beside their opposite.

@@ -13,6 +13,7 @@ import click
 
 from gpu_burnin.cli import terminal
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect, state_beside, state_option
+from gpu_burnin.cli.options import goes_with
 from gpu_burnin.fleet.baseline import LEAST_PEERS, MOST_ASKED
 from gpu_burnin.settings.names import Names
 from gpu_burnin.system.clock import rfc3339_s
@@ -62,8 +63,8 @@ def baseline(
     """
     from gpu_burnin.fleet.baseline import text, told
 
-    if yes and not retests_:
-        raise click.UsageError("--yes goes with --retest")
+    goes_with("yes", "--retest", retests_)
+    goes_with("most", "--retest", retests_)
     place = state or state_beside(kubeconfig.expanduser())
     if place is None:
         raise click.UsageError("give the inventory's fleet_state_dir with --state")

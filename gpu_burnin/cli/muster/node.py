@@ -121,7 +121,7 @@ def retest(**asked: Any) -> None:
     _ask("retest", **asked)
 
 
-@node.command()
+@node.command(short_help="Take back the hold and the quarantine of NODE.")
 @_ask_options()
 def release(**asked: Any) -> None:
     """Take back the hold and the quarantine of NODE, whoever asked for them."""

@@ -197,7 +197,7 @@ def _audit(given: Given) -> Iterator[Figure]:
         "B",
         size(most),
         f"{number(files)} files of {number(size_mib)} MiB that are kept, the present one, and one that is about to go",
-        "" if free is None else f"{size(free)} free on / asked for",
+        "" if free is None else f"{size(free)} free on /",
     )
 
 

@@ -53,7 +53,7 @@ def monitoring(given: Given) -> Section:
     """What Prometheus takes, on each monitoring host."""
     need = given.monitoring
     if need is None:
-        why = "there is no group monitoring" if not given.hosts("monitoring") else "fleet_monitoring_* cannot be read"
+        why = "monitoring has no hosts" if not given.hosts("monitoring") else "fleet_monitoring_* cannot be read"
         return Section("monitoring", "Monitoring", (Figure("series", "series", None, "1", "none", why),))
     figures = (
         Figure("series", "series", need.series, "1", f"{need.series:,}", "files/series.yaml of fleet_monitoring"),

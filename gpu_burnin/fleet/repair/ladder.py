@@ -10,6 +10,7 @@ from typing import Any
 
 from gpu_burnin.admission.record import PowerCycle
 from gpu_burnin.node.evidence import WATCHED
+from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.types import OMIT_DEFAULT, Action, Verdict
 
 # How long a step counts for a fault that comes back: a GPU that needs a reset each week is the technician's.
@@ -251,6 +252,6 @@ def _within(rung: Rung, can: Collection[Rung], why: str) -> Next:
 def _when(step: Step) -> datetime:
     """When it began. What cannot be read counts as old."""
     try:
-        return datetime.fromisoformat(step.began_at)
+        return parse_rfc3339(step.began_at)
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)

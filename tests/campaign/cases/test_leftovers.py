@@ -10,6 +10,8 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,14 @@ def node(nvml: NvmlChild, fake_nvml: Path, host_key: Path, tmp_path: Path) -> No
     made = Node(tmp_path, fake_nvml, host_key, _SCENARIO)
     prepare(made, CommandFault("healthy", "", Verdict.PASS), gpus_of(nvml.node(_SCENARIO)), 0)
     return made
+
+
+def test_a_shared_file_that_stays_is_left_and_one_that_goes_is_not(tmp_path: Path) -> None:
+    """The second as the C library's, which lives while any program of this machine makes a semaphore."""
+    with Leftovers(tmp_path) as leftovers, tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="sem.") as file:
+        assert file.name in leftovers.left(wait_s=0.0)
+        threading.Timer(0.2, file.close).start()
+        assert file.name not in leftovers.left()
 
 
 def _events(node: Node) -> list[Mapping[str, Any]]:

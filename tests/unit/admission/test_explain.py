@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_burnin.admission.decide import CODES
-from gpu_burnin.admission.explain import Code, codes, completions, document, find, render
+from gpu_burnin.admission.explain import Code, codes, completions, document, find, find_all, render
 from gpu_burnin.cli.main import cli
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import NVLINK5_CODES, load_reasons, load_xids
@@ -20,6 +20,14 @@ from gpu_burnin.node import evidence_codes
 from gpu_burnin.telemetry.kmsg import parse_record, xid_event
 from gpu_burnin.types import Verdict
 from tests.support.run_helpers import GPUS, healthy
+
+
+def test_several_codes_are_told_in_their_order() -> None:
+    [lost, product, switch] = find_all(["xid", "79,", "GEMM_MISMATCH", "sxid 20034", "XID79"])
+    assert (lost, product, switch) == (*find("79"), *find("gemm_mismatch"), *find("sxid 20034"))
+    assert render([product, lost]) == f"{render([product])}\n{render([lost])}"
+    with pytest.raises(GpuBurninError, match="no code NOTHING"):
+        find_all(["79", "NOTHING"])
 
 
 def judged(one: ExplainedXid, *, before: bool, passed: bool) -> Outcome:

@@ -201,7 +201,11 @@ def test_the_page_is_opened_where_a_browser_can_be(
 
 def test_a_model_that_is_not_recorded_and_a_folder_that_cannot_be_are_named() -> None:
     for arguments, says in (
-        (["--model", "h1000"], "--model h1000: nothing is recorded of such a GPU; choose from a100-"),
+        (["--model", "k80"], "--model k80: nothing is recorded of such a GPU; choose from a100-"),
+        (
+            ["--model", "h100"],
+            "of such a GPU; did you mean h100-sxm5-80gb or h100-pcie or h100-nvl?",
+        ),
         (["--out", "/proc/none"], "/proc/none cannot be written"),
     ):
         done = CliRunner().invoke(cli, ["demo", *arguments])

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from gpu_burnin import __main__
+from gpu_burnin.cli import main as burnin
 from gpu_burnin.cli import program
 from gpu_burnin.cli.bash import Bash
 from gpu_burnin.cli.muster import main as muster
@@ -43,12 +44,31 @@ def test_each_row_leads_to_its_command(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"), [(("nonsense",), "No such command"), (("probe",), "Missing argument 'HOST...'")]
+    ("arguments", "says"),
+    [
+        (("nonsense",), "No such command 'nonsense'.\n"),
+        (("plann",), "No such command 'plann'. Did you mean 'plan'?"),
+        (("probe",), "Missing argument 'HOST...'"),
+        (("probe", "gpu-1:99999"), "gpu-1:99999: 99999 is no port; give one from 1 to 65535"),
+    ],
 )
 def test_mistakes_are_exit_code_2(arguments: tuple[str, ...], says: str) -> None:
     done = call(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("program", [muster.cli, burnin.cli], ids=lambda one: one.name)
+def test_no_line_of_help_is_cut(program: click.Group) -> None:
+    groups = [program, *(command for name in ("node", "repair") if (command := _command(program, name)))]
+    helps = [group.get_help(click.Context(group)) for group in groups]
+    assert len(helps) == 2
+    assert [line for text in helps for line in text.splitlines() if line.endswith("...") and "Usage" not in line] == []
+
+
+def _command(program: click.Group, name: str) -> click.Group | None:
+    command = program.get_command(click.Context(program), name)
+    return command if isinstance(command, click.Group) else None
 
 
 def test_completion_is_of_this_program(monkeypatch: pytest.MonkeyPatch) -> None:

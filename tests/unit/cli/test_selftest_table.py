@@ -14,8 +14,12 @@ import yaml
 
 from gpu_burnin.checks import SELFTESTED
 from gpu_burnin.checks.selftest import SCOPE_CPU, injected, sensitivity
-from gpu_burnin.cli.selftest import exit_code, render
+from gpu_burnin.cli.selftest import exit_code, render, selftest_plan
 from gpu_burnin.engine.executor import ExecutionResult
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.settings.config import Config
+from gpu_burnin.telemetry.discover import Found
+from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT
 from gpu_burnin.types import CheckResult, SelftestResult, Verdict
 from tests.support.clocks import PATIENCE_S
 from tests.support.engine_helpers import context, plan
@@ -111,3 +115,10 @@ def test_no_usable_gpu_is_said_why(tmp_path: Path, fake_nvml: Path) -> None:
     done = call(tmp_path, fake_nvml)
     assert (done.returncode, done.stdout) == (2, "")
     assert "NVML is a simulation here" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_without_a_gpu_the_cpu_is_offered_simulated_ones(backend: str) -> None:
+    with pytest.raises(GpuBurninError, match=r"no GPU to prove detectors on \(no driver\)") as caught:
+        selftest_plan(Config(), Found(error="no driver"), None, None, backend, None)
+    assert (ENVIRONMENT in str(caught.value)) is (backend == "cpu")

@@ -165,21 +165,50 @@ def names_of(kind: str) -> list[str]:
     return [f"muster.fleet.{path.stem}" for path in sorted(folder.glob("*.py"))]
 
 
+# Calls of ansible-doc, each in a process of its own, forked once Ansible is loaded: their status, output and errors.
+ANSIBLE_DOC = """
+import json, os, sys, tempfile
+from ansible.cli import doc
+told = []
+for arguments in json.loads(sys.argv[1]):
+    files = [tempfile.TemporaryFile("w+") for _ in range(2)]
+    child = os.fork()
+    if not child:
+        for number, file in enumerate(files, 1):
+            os.dup2(file.fileno(), number)
+        try:
+            doc.main(["ansible-doc", *arguments])
+        except SystemExit as ended:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # The others need the temporary folder, which Ansible removes as it ends.
+            os._exit(ended.code or 0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for file in files:
+        file.seek(0)
+    told.append([status, *(file.read() for file in files)])
+print(json.dumps(told))
+"""
+
+
 @pytest.fixture(scope="module")
 def told(ansible: Command) -> dict[str, dict[str, Any]]:
-    """What `ansible-doc` tells of everything in the collection, by its kind."""
-    done = ansible("ansible-doc", "--metadata-dump", "muster.fleet")
+    """What `ansible-doc` tells of everything in the collection, by its kind, which it has as pages to read, too."""
+    kinds = {
+        "module": names_of("modules"),
+        "role": [f"muster.fleet.{role}" for role in ROLES],
+        "filter": names_of("filter"),
+    }
+    calls = [["--metadata-dump", "muster.fleet"], *(["-t", kind, *names] for kind, names in kinds.items())]
+    done = ansible("python", "-c", ANSIBLE_DOC, json.dumps(calls))
     assert (done.returncode, done.stderr) == (0, "")
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)["all"]
+    (_, dump, _), *pages = ends = json.loads(done.stdout)
+    assert [(status, errors) for status, _, errors in ends] == [(0, "")] * len(calls)
+    found: dict[str, dict[str, Any]] = json.loads(dump)["all"]
+    for (_, page, _), (kind, names) in zip(pages, kinds.items(), strict=True):
+        assert sorted(found[kind]) == sorted(names)
+        assert [name for name in names if name.upper() not in page.upper()] == []
     return found
-
-
-def documentation(ansible: Command, told: dict[str, dict[str, Any]], kind: str, names: list[str]) -> dict[str, Any]:
-    """What `ansible-doc` tells of a kind, which is of all there are; as pages to read, too."""
-    assert sorted(told[kind]) == sorted(names)
-    page = ansible("ansible-doc", "-t", kind, *names)
-    assert (page.returncode, page.stderr) == (0, "")
-    return told[kind]
 
 
 def documented(options: Mapping[str, Any], inner: str) -> Iterator[tuple[str, object]]:
@@ -218,8 +247,8 @@ def tasks_of(examples: str, name: str) -> list[dict[str, Any]]:
     return [task[name] for task in tasks if name in task]
 
 
-def test_ansible_doc_tells_what_each_module_takes_and_gives(ansible: Command, told: dict[str, dict[str, Any]]) -> None:
-    for name, one in documentation(ansible, told, "module", names_of("modules")).items():
+def test_ansible_doc_tells_what_each_module_takes_and_gives(told: dict[str, dict[str, Any]]) -> None:
+    for name, one in told["module"].items():
         doc = one["doc"]
         module = importlib.import_module(f"ansible_collections.muster.fleet.plugins.modules.{doc['module']}")
         options = dict(documented(doc["options"], "suboptions"))
@@ -233,8 +262,8 @@ def test_ansible_doc_tells_what_each_module_takes_and_gives(ansible: Command, to
         assert tasks and all(set(task) <= set(options) for task in tasks), name
 
 
-def test_ansible_doc_tells_all_of_each_role(ansible: Command, told: dict[str, dict[str, Any]]) -> None:
-    for name, one in documentation(ansible, told, "role", [f"muster.fleet.{role}" for role in ROLES]).items():
+def test_ansible_doc_tells_all_of_each_role(told: dict[str, dict[str, Any]]) -> None:
+    for name, one in told["role"].items():
         spec = yaml.safe_load((ROOT / "roles" / name.rpartition(".")[2] / "meta/argument_specs.yml").read_text())
         entries = spec["argument_specs"]
         assert set(one["entry_points"]) == set(entries), name
@@ -244,7 +273,7 @@ def test_ansible_doc_tells_all_of_each_role(ansible: Command, told: dict[str, di
             assert options == dict(taken(entries[entry].get("options") or {})), (name, entry)
 
 
-def test_ansible_doc_tells_all_of_each_filter(ansible: Command, told: dict[str, dict[str, Any]]) -> None:
-    for name, one in documentation(ansible, told, "filter", names_of("filter")).items():
+def test_ansible_doc_tells_all_of_each_filter(told: dict[str, dict[str, Any]]) -> None:
+    for name, one in told["filter"].items():
         assert one["doc"]["short_description"] and one["examples"] and one["return"], name
         dict(documented(one["doc"]["options"], "suboptions"))

@@ -1,66 +1,14 @@
-"""playbooks/rotate_encryption_key.yml as far as it goes without a host: what it asks for and refuses; its order.
-
-Only here: that the playbook itself refuses each wrong call before it leaves anything.
-"""
+"""playbooks/rotate_encryption_key.yml: its order, and its page; what it asks for: test_operations_ask.py."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import yaml
 
-from gpu_burnin.fleet.driver_upgrade import book, lock
-
 ROOT = Path(__file__).resolve().parents[3]
-Playbook = Callable[..., subprocess.CompletedProcess[str]]
 PLAYBOOK = ROOT / "playbooks/rotate_encryption_key.yml"
-LOCKED = book.Lock("anna", "2026-11-22T17:00:00Z", lock.Owner("elsewhere", "1b4e", 40, 400), "restores etcd")
-
-
-@pytest.fixture
-def inventory(tmp_path: Path) -> Path:
-    """One API server, which must not be asked."""
-    host = {"ansible_host": "198.51.100.1", "ansible_connection": "local"}
-    variables = {"fleet_name": "lab", "fleet_state_dir": str(tmp_path / "state")}
-    path = tmp_path / "hosts.yml"
-    children = {"kube_apiserver": {"hosts": {"api-1": host}}}
-    path.write_text(yaml.safe_dump({"all": {"children": children, "vars": variables}}))
-    return path
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        [],
-        ["-e", "confirm=yes"],
-        ["-e", "confirm=rotate", "--check"],
-        ["-e", "confirm=rotate", "--limit", "api-1,localhost"],
-    ],
-)
-def test_what_it_refuses(inventory: Path, tmp_path: Path, ansible_playbook: Playbook, options: list[str]) -> None:
-    done = ansible_playbook(str(PLAYBOOK), *options, inventory=str(inventory))
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode != 0, done.stdout
-    assert "add `-e confirm=rotate`, and leave out `--check` and `--limit`" in said and "Nothing was done." in said
-    assert not (tmp_path / "state").exists()
-
-
-@pytest.mark.slow
-def test_while_another_operation_runs_nothing_is_done(
-    inventory: Path, tmp_path: Path, ansible_playbook: Playbook
-) -> None:
-    folder = tmp_path / "state/etcd-lock-main"
-    folder.mkdir(parents=True)
-    book.write_lock(folder, LOCKED)
-    done = ansible_playbook(str(PLAYBOOK), "-e", "confirm=rotate", inventory=str(inventory))
-    assert done.returncode != 0
-    assert "anna restores etcd since 2026-11-22T17:00:00Z" in " ".join((done.stdout + done.stderr).split())
-    assert book.read_lock(folder) == LOCKED
 
 
 def test_the_steps_are_in_kubernetes_order_and_no_server_restarts() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from gpu_burnin.fleet import history
 from gpu_burnin.fleet.baseline import rates
 from gpu_burnin.report import model
 from gpu_burnin.system.clock import rfc3339
+from tests.support.playbook_fixtures import PlaybookIn, warm_playbook
 from tests.support.sample_reports import healthy_1
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -59,10 +60,16 @@ AnsibleModule({}).exit_json(changed=True, done=True)
 """
 
 
+@pytest.fixture(scope="module")
+def playbook_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlaybookIn]:
+    """With the callback."""
+    with warm_playbook(tmp_path_factory.mktemp("ansible"), ANSIBLE_CALLBACKS_ENABLED="muster.fleet.history") as made:
+        yield made
+
+
 @pytest.fixture
-def enabled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def enabled(tmp_path: Path) -> Path:
     """The folder of fleet_state_dir, for runs that have the callback."""
-    monkeypatch.setenv("ANSIBLE_CALLBACKS_ENABLED", "muster.fleet.history")
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     (tmp_path / "plays.yml").write_text(PLAYS)
     # As the collection's own: with a task that takes a while, and is over when the machine is back.

@@ -153,6 +153,11 @@ def test_progress_speaks_only_of_long_work() -> None:
     others.advance(10_000)
     assert said == ["wrote 10,000 of 40,000 encrypted objects, about 3 min left"]
     said.clear()
+    dead = Progress("probed", 16, said.append, clock=lambda: now[0])
+    now[0] += 10.0
+    dead.advance(1)
+    assert said == ["probed 1 of 16 hosts"]
+    said.clear()
     quick = Progress("checked", 12, said.append, clock=lambda: EVERY_S / 2)
     quick.advance(6)
     quick.advance(6)

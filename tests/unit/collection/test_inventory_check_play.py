@@ -26,7 +26,7 @@ SITE = """\
         playbook: "{{ playbook_dir }}/site.yml"
 - hosts: etcd
   gather_facts: false
-  vars: {demo_size: "{{ demo_wanted_size }}"}
+  vars: {demo_size: "{{ demo_wanted_size }}", __kept: 1}
   roles: [muster.fleet.fleet, demo]
 - hosts: gpu_nodes
   gather_facts: false

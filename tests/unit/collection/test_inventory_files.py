@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import configparser
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,11 +19,21 @@ from ansible_collections.muster.fleet.plugins.callback.inventory_files import li
 from ansible_collections.muster.fleet.plugins.module_utils.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of, locked, missing, unreadable
 
+from tests.support.playbook_fixtures import PlaybookIn, warm_playbook
+
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 RIGHT, WRONG = VaultSecret(b"right"), VaultSecret(b"wrong")
 
-
 Find = Callable[..., list[Problem]]
+
+
+@pytest.fixture(scope="module")
+def playbook_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlaybookIn]:
+    """With the callback."""
+    with warm_playbook(
+        tmp_path_factory.mktemp("ansible"), ANSIBLE_CALLBACKS_ENABLED="muster.fleet.inventory_files"
+    ) as made:
+        yield made
 
 
 def lines(folder: Path, *secrets: VaultSecret, find: Find = unreadable) -> list[str]:
@@ -189,9 +199,8 @@ def test_what_a_limit_without_localhost_leaves_out() -> None:
 
 @pytest.mark.slow
 def test_a_limit_or_an_inventory_that_leaves_the_run_without_its_hosts(
-    tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ansible_playbook: Playbook
 ) -> None:
-    monkeypatch.setenv("ANSIBLE_CALLBACKS_ENABLED", "muster.fleet.inventory_files")
     (tmp_path / "hosts.yml").write_text("all: {hosts: {gpu-1: {ansible_connection: local}}}\n")
     (tmp_path / "play.yml").write_text(
         "- {name: Check, hosts: localhost, gather_facts: false, tasks: []}\n"
@@ -214,7 +223,6 @@ def test_the_run_ends_before_its_first_play(
     tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the checkout's ansible.cfg has it. Ansible alone says neither file nor line of group_vars/all."""
-    monkeypatch.setenv("ANSIBLE_CALLBACKS_ENABLED", "muster.fleet.inventory_files")
     (tmp_path / "inv/group_vars").mkdir(parents=True)
     (tmp_path / "inv/hosts.yml").write_text("all: {hosts: {gpu-1: {ansible_connection: local}}}\n")
     (tmp_path / "inv/group_vars/all.yml").write_text("a: 1\n")
@@ -245,11 +253,8 @@ def test_the_run_ends_before_its_first_play(
 
 
 @pytest.mark.slow
-def test_a_tag_that_nothing_has_ends_the_run(
-    tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tag_that_nothing_has_ends_the_run(tmp_path: Path, ansible_playbook: Playbook) -> None:
     """Ansible alone runs nothing, and ends with 0, as if all were well."""
-    monkeypatch.setenv("ANSIBLE_CALLBACKS_ENABLED", "muster.fleet.inventory_files")
     (tmp_path / "hosts.yml").write_text("all: {hosts: {gpu-1: {ansible_connection: local}}}\n")
     (tmp_path / "play.yml").write_text(
         "- {hosts: all, gather_facts: false, tags: [preflight], tasks: [{ansible.builtin.meta: noop}]}\n"

@@ -9,6 +9,7 @@ Only here: what serial, any_errors_fatal, max_fail_percentage and rescue do afte
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -63,43 +64,39 @@ NOBODY = "http://127.0.0.1:9"
 AWAY = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
 
 
+# The throttle, what is wrong with the last but one, and who is asked. Each is a play of one run.
+THROTTLED: dict[str, tuple[int, dict[str, Any], list[str]]] = {
+    # Without a throttle the hosts are asked beside each other, and each tells its own.
+    "beside": (0, {"url": NOBODY}, ["beside-1", "beside-3"]),
+    "failed": (1, {"url": NOBODY}, ["failed-1", "failed-2"]),
+    # The last one, since it ends the run.
+    "away": (1, AWAY, ["away-1"]),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("throttle", "second", "reached"),
-    [
-        (1, {"url": NOBODY}, ["/api-1"]),
-        (1, AWAY, ["/api-1"]),
-        (1, {}, ["/api-1", "/api-2", "/api-3"]),
-        # Without a throttle the hosts are asked beside each other, and each tells its own.
-        (0, {"url": NOBODY}, ["/api-1", "/api-3"]),
-    ],
-)
 def test_a_throttled_task_ends_with_the_first_host_that_fails(
-    tmp_path: Path,
-    ansible_playbook: Playbook,
-    asked: tuple[str, list[str]],
-    throttle: int,
-    second: dict[str, Any],
-    reached: list[str],
+    tmp_path: Path, ansible_playbook: Playbook, asked: tuple[str, list[str]]
 ) -> None:
     url, paths = asked
-    hosts = {"api-1": {}, "api-2": second, "api-3": {}}
-    task = {
-        "muster.fleet.kube_health": {
-            "server": "{{ url }}", "deadline_s": 0, "checks": [{"path": "/{{ inventory_hostname }}"}],
-        },
-        "throttle": throttle,
-    }  # fmt: skip
-    play = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True, "tasks": [task]}
-    for host in hosts.values():
-        host.setdefault("url", url)
-    playbook, inventory = write(tmp_path, [play], hosts)
+    module = {"server": "{{ url }}", "deadline_s": 0, "checks": [{"path": "/{{ inventory_hostname }}"}]}
+    plays: list[Play] = []
+    hosts: dict[str, dict[str, Any]] = {}
+    for name, (throttle, wrong, reached) in THROTTLED.items():
+        task = {"muster.fleet.kube_health": module, "throttle": throttle}
+        play = {"hosts": f"{name}-*", "gather_facts": False, "any_errors_fatal": name == "away", "tasks": [task]}
+        plays.append(play)
+        number = 3 if throttle == 0 else len(reached) + 2
+        hosts |= {f"{name}-{n}": {"url": url, **(wrong if n == number - 1 else {})} for n in range(1, number + 1)}
+    playbook, inventory = write(tmp_path, plays, hosts)
     done = ansible_playbook(playbook, inventory=inventory)
     said = " ".join((done.stdout + done.stderr).split())
-    assert sorted(paths) == reached, said
-    assert (done.returncode == 0) is (len(reached) == 3)
-    told = "api-3: nothing was done, because this has failed on api-2 and goes from host to host; mend api-2"
-    assert (told in said) is (reached == ["/api-1"]), said
+    well = {name for _, _, reached in THROTTLED.values() for name in reached}
+    assert sorted(paths) == sorted(f"/{name}" for name in well), said
+    recap = re.findall(r"^(\S+) +: .*unreachable=(\d) +failed=(\d)", done.stdout, re.MULTILINE)
+    assert {name for name, *ended in recap if ended != ["0", "0"]} == set(hosts) - well, said
+    told = r"([\w-]+): nothing was done, because this has failed on (\S+) and goes from host to host; mend"
+    assert set(re.findall(told, said)) == {("failed-4", "failed-3"), ("away-3", "away-2")}, said
 
 
 def tasks_in(value: Any) -> Iterator[dict[str, Any]]:
@@ -150,6 +147,7 @@ def test_there_are_no_other_ways() -> None:
     assert {play["max_fail_percentage"] for play in fatal} == {0}
 
 
+NAMES = ("one", "two", "three", "four")
 # Way: who is reached after the step that host two does not survive, and whom the next play reaches.
 # Of two and two nodes, one that does not answer is left, as the page of the upgrade says.
 EXPECTED: dict[str, dict[str, tuple[list[str], list[str]]]] = {
@@ -162,30 +160,56 @@ EXPECTED: dict[str, dict[str, tuple[list[str], list[str]]]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", EXPECTED)
-@pytest.mark.parametrize("fault", ["failed", "unreachable"])
-def test_what_goes_from_host_to_host_ends_with_the_first_that_fails(
-    tmp_path: Path, ansible_playbook: Playbook, way: str, fault: str
-) -> None:
-    (_, real), *_ = ways()[way]
+# What one run of Ansible has, one after the other: only its last play may end it.
+RUNS = [
+    ("serial rescue", ["failed"]),
+    ("serial rescue", ["unreachable"]),
+    ("any_errors_fatal max_fail_percentage", ["failed"]),
+    ("any_errors_fatal max_fail_percentage", ["unreachable"]),
+    ("serial max_fail_percentage rescue", ["unreachable", "failed"]),
+]
+
+
+def test_each_way_meets_each_fault() -> None:
+    met = sorted((way, fault) for way, faults in RUNS for fault in faults)
+    assert met == sorted((way, fault) for way, faults in EXPECTED.items() for fault in faults)
+
+
+def step_and_after(way: str, fault: str, folder: Path) -> tuple[list[Play], dict[str, dict[str, Any]]]:
+    """Two plays that leave a trace of each host, the first one in this way, and hosts of which the second is faulty."""
 
     def leave(trace: str) -> dict[str, Any]:
-        return {"ansible.builtin.raw": f"echo {{{{ inventory_hostname }}}} >> {tmp_path}/{trace}"}
+        return {"ansible.builtin.raw": f"echo {{{{ own }}}} >> {folder}/{fault}-{trace}"}
 
+    (_, real), *_ = ways()[way]
     # Raw: it fails, is unreachable and leaves a trace as a module does, without a Python for each task and host.
     tasks: list[dict[str, Any]] = [{"ansible.builtin.raw": "{{ ends_with | default('true') }}"}, leave("step")]
     if "rescue" in way:
         tasks = [{"block": tasks, "rescue": [{"ansible.builtin.fail": {"msg": "It failed."}}]}]
-    play = {"hosts": "all", "gather_facts": False, "tasks": tasks}
+    play = {"hosts": f"{fault}-*", "gather_facts": False, "tasks": tasks}
     play |= {key: real[key] for key in ("serial", "any_errors_fatal", "max_fail_percentage") if key in real}
     if isinstance(real.get("serial"), str):
         play["serial"] = 2
-    after = {"hosts": "all:elsewhere", "gather_facts": False, "tasks": [leave("after")]}
-    hosts = {"one": {}, "two": AWAY if fault == "unreachable" else {"ends_with": "false"}, "three": {}, "four": {}}
-    playbook, inventory = write(tmp_path, [play, after], hosts)
+    after = {"hosts": f"{fault}-*:elsewhere", "gather_facts": False, "tasks": [leave("after")]}
+    second = AWAY if fault == "unreachable" else {"ends_with": "false"}
+    hosts = {f"{fault}-{name}": {"own": name, **(second if name == "two" else {})} for name in NAMES}
+    return [play, after], hosts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "faults"), RUNS)
+def test_what_goes_from_host_to_host_ends_with_the_first_that_fails(
+    tmp_path: Path, ansible_playbook: Playbook, way: str, faults: list[str]
+) -> None:
+    plays: list[Play] = []
+    hosts: dict[str, dict[str, Any]] = {}
+    for fault in faults:
+        added, faced = step_and_after(way, fault, tmp_path)
+        plays, hosts = plays + added, hosts | faced
+    playbook, inventory = write(tmp_path, plays, hosts)
     done = ansible_playbook(playbook, inventory=inventory)
-    left = [tmp_path.joinpath(name) for name in ("step", "after")]
-    step, then = ([name for name in hosts if path.exists() and name in path.read_text().split()] for path in left)
     assert done.returncode != 0
-    assert (step, then) == EXPECTED[way][fault], done.stdout
+    for fault in faults:
+        left = [tmp_path.joinpath(f"{fault}-{trace}") for trace in ("step", "after")]
+        step, then = ([name for name in NAMES if path.exists() and name in path.read_text().split()] for path in left)
+        assert (step, then) == EXPECTED[way][fault], done.stdout

@@ -35,7 +35,7 @@ def told(*results: Any, tasks: tuple[str, ...] = ("ansible.builtin.command",)) -
         (REFUSED, "gpu-1: the TCP connection was refused; start sshd on it, or correct ansible_port"),
         (
             "ssh: connect to host 198.51.100.1 port 22: Connection timed out",
-            "gpu-1: it does not answer SSH; look at its power, its BMC and its network",
+            "gpu-1: no answer to SSH; look at power, BMC and network",
         ),
         (
             "ssh: Could not resolve hostname gpu-1: Name or service not known",

@@ -1,6 +1,6 @@
-"""playbooks/upgrade.yml as far as it goes without a host: what it asks for and refuses; and its page.
+"""playbooks/upgrade.yml: its order, what it leaves, and its page; what it asks for: test_operations_ask.py.
 
-Only here: that the playbook itself refuses each wrong call, and removes what lay ready also when it is refused.
+Only here: that the playbook removes what lay ready, and gives the lock back, also when it is refused.
 """
 
 from __future__ import annotations
@@ -15,48 +15,12 @@ import pytest
 import yaml
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER
 
-from gpu_burnin.fleet.driver_upgrade import book, lock
+from gpu_burnin.fleet.driver_upgrade import book
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 PLAYBOOK = ROOT / "playbooks/upgrade.yml"
 PAGE = (ROOT / "docs/operations/upgrade.md").read_text()
-LOCKED = book.Lock("anna", "2026-11-22T17:00:00Z", lock.Owner("elsewhere", "1b4e", 40, 400), "replaces etcd-1 of etcd")
-
-
-@pytest.fixture
-def inventory(tmp_path: Path) -> Path:
-    """A fleet whose addresses are nobody's."""
-    groups = {group: {"hosts": {f"{group}-1": {}}} for group in ("etcd", "etcd_events", "kube_apiserver", "gpu_nodes")}
-    variables = {"fleet_name": "lab", "fleet_state_dir": str(tmp_path / "state"), "ansible_host": "198.51.100.1"}
-    path = tmp_path / "hosts.yml"
-    path.write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))
-    return path
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["-e", "part=everything"], ["-e", "part=all", "--limit", "localhost,etcd"]])
-def test_what_it_refuses(inventory: Path, tmp_path: Path, ansible_playbook: Playbook, options: list[str]) -> None:
-    done = ansible_playbook(str(PLAYBOOK), *options, inventory=str(inventory))
-    assert done.returncode != 0, done.stdout
-    assert "leave out `--limit`, and add `-e part=all`" in " ".join((done.stdout + done.stderr).split())
-    assert not (tmp_path / "state").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("cluster", "options"), [("main", []), ("events", []), ("events", ["--check"])])
-def test_while_another_operation_runs_nothing_is_done(
-    inventory: Path, tmp_path: Path, ansible_playbook: Playbook, cluster: str, options: list[str]
-) -> None:
-    """Nor looked at: a look lays programs ready, and removes at its end what the other run installs from."""
-    folder = tmp_path / f"state/etcd-lock-{cluster}"
-    folder.mkdir(parents=True)
-    book.write_lock(folder, LOCKED)
-    done = ansible_playbook(str(PLAYBOOK), "-e", "part=all", *options, inventory=str(inventory))
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode != 0
-    assert "anna replaces etcd-1 of etcd since 2026-11-22T17:00:00Z" in said
-    assert book.read_lock(folder) == LOCKED
 
 
 def plays() -> list[dict[str, Any]]:

@@ -35,9 +35,12 @@ esac
 """
 AWAY = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
 
+# Raw: a trace without a Python for each task and host; it writes none with --check, as a module.
+TRACE = {"ansible.builtin.raw": "echo 'change {{ inventory_hostname }}' >> {{ playbook_dir }}/trace"}
+
 
 def traced(tasks: Tasks) -> Tasks:
-    """The tasks with a trace in the place of each that would touch a host."""
+    """The tasks with a trace in the place of those that would touch a host."""
     found: Tasks = []
     for task in tasks:
         role = task.get("ansible.builtin.import_role", {})
@@ -45,9 +48,9 @@ def traced(tasks: Tasks) -> Tasks:
             found.append({"block": traced(task["block"]), "rescue": [{"ansible.builtin.fail": {"msg": "stopped"}}]})
         elif role.get("tasks_from") == "now":
             found += snapshot()
-        else:
-            # Raw: a trace without a Python for each task and host; it writes none with --check, as a module.
-            found.append({"ansible.builtin.raw": "echo 'change {{ inventory_hostname }}' >> {{ playbook_dir }}/trace"})
+        elif found[-1:] != [TRACE]:
+            # Of tasks that follow each other the first one tells when the host is changed.
+            found.append(TRACE)
     return found
 
 

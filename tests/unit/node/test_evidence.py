@@ -135,31 +135,44 @@ def test_signature_of_another_namespace(statement: Statement, host_key: Path, pu
     assert refused(text, public_line).code == "EVIDENCE_SIGNATURE"
 
 
+def _annotation(statement: str = '"x"', signature: str = '"x"', hardware: str = "", more: str = "") -> str:
+    told = hardware or '{"gpus":[],"driver":"1","kernel":"6"}'
+    return f'{{"statement":{statement},"signature":{signature},"hardware":{told}{more}}}'
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why"),
     [
-        "",
-        "[]",
-        "{",
-        '{"statement":"x"}',
-        '{"statement":"x","signature":"x"}',
-        '{"statement":"x","signature":"x","hardware":[]}',
-        '{"statement":"x","signature":"x","hardware":{"gpus":[],"driver":"1"}}',
-        '{"statement":"x","signature":"x","hardware":{"gpus":[["a","b"]],"driver":"1","kernel":"6"}}',
-        '{"statement":"x","signature":"x","hardware":{"gpus":[["a","b",1]],"driver":"1","kernel":"6"}}',
-        '{"statement":"x","signature":"x","hardware":{"gpus":[],"driver":"' + "9" * 129 + '","kernel":"6"}}',
-        '{"statement":"x","signature":"x","hardware":{"gpus":['
-        + ",".join(['["","",""]'] * 129)
-        + '],"driver":"1","kernel":"6"}}',
-        '{"statement":1,"signature":"x"}',
-        '{"statement":"a","statement":"b","signature":"x"}',
-        '{"statement":"é","signature":"x"}',
-        '{"statement":"' + "x" * 20000 + '","signature":"x"}',
-        "[" * 100000,
+        ("", "Expecting value"),
+        ("[]", "not exactly a statement"),
+        ("{", "Expecting property name"),
+        ('{"statement":"x"}', "not exactly a statement"),
+        ('{"statement":"x","signature":"x"}', "not exactly a statement"),
+        (_annotation(more=',"note":"x"'), "not exactly a statement"),
+        (_annotation(hardware="[]"), "hardware must hold exactly"),
+        (_annotation(hardware='{"gpus":[],"driver":"1"}'), "hardware must hold exactly"),
+        (_annotation(hardware='{"gpus":[["a","b"]],"driver":"1","kernel":"6"}'), "a GPU must be"),
+        (_annotation(hardware='{"gpus":[["a","b",1]],"driver":"1","kernel":"6"}'), "in texts of at most"),
+        (_annotation(hardware='{"gpus":[],"driver":"' + "9" * 129 + '","kernel":"6"}'), "in texts of at most"),
+        (
+            _annotation(hardware='{"gpus":[' + ",".join(['["","",""]'] * 129) + '],"driver":"1","kernel":"6"}'),
+            "a list of 128 or fewer",
+        ),
+        (_annotation(statement="1"), "must be texts"),
+        (_annotation(signature="1"), "must be texts"),
+        (_annotation(more=',"statement":"y"'), "a key appears twice"),
+        (_annotation(statement='"é"'), "can't encode"),
+        (_annotation(statement='"' + "x" * 20000 + '"'), "longer than"),
+        ("[" * 10000, "nested too deep"),
     ],
 )
-def test_malformed_annotation(text: str, public_line: str) -> None:
-    assert refused(text, public_line).code == "EVIDENCE_MALFORMED"
+def test_malformed_annotation(text: str, why: str, public_line: str) -> None:
+    error = refused(text, public_line)
+    assert error.code == "EVIDENCE_MALFORMED" and why in str(error), str(error)
+
+
+def test_nothing_else_is_wrong_with_those() -> None:
+    assert evidence.decode_annotation(_annotation()).statement == b"x"
 
 
 def _spaced(document: dict[str, object]) -> bytes:
@@ -196,6 +209,9 @@ def _with(**change: object) -> Callable[[dict[str, object]], bytes]:
         _with(report_sha256="A" * 64),
         _with(finished_at="2026-01-02T03:04:05+00:00"),
         _with(finished_at="yesterdayZ"),
+        _with(finished_at="2026-01-02Z"),
+        _with(finished_at="20260102T030405Z"),
+        _with(finished_at="2026-01-02T03:04+0530Z"),
         lambda document: canonical_json({k: v for k, v in document.items() if k != "node"}),
         lambda _: b"[]",
     ],
@@ -203,7 +219,8 @@ def _with(**change: object) -> Callable[[dict[str, object]], bytes]:
 def test_signed_but_malformed_statement(
     form: Callable[[dict[str, object]], bytes], statement: Statement, host_key: Path, public_line: str
 ) -> None:
-    data = form(asdict(statement))
+    data = form(json.loads(statement.canonical()))
+    assert _with()(json.loads(statement.canonical())) == statement.canonical(), "nothing else is wrong with it"
     text = evidence.encode_annotation(data, evidence.sign(data, host_key), HARDWARE)
     assert refused(text, public_line).code == "EVIDENCE_MALFORMED"
 

@@ -207,6 +207,9 @@ def test_write_atomic_leaves_the_old_file_on_error(tmp_path: Path, monkeypatch: 
         write_atomic(target, b"new")
     assert target.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [target]
+    with pytest.raises(FileNotFoundError) as caught:
+        write_atomic(tmp_path / "no folder" / "file", b"new")
+    assert caught.value.filename == str(tmp_path / "no folder" / "file")
 
 
 def test_a_lock_that_is_held_for_a_moment_is_waited_for(store: Store) -> None:

@@ -246,9 +246,9 @@ def test_a_sensor_that_hangs_does_not_hold_the_run(
 
 @pytest.mark.slow
 def test_a_sampler_that_stalls_is_no_live_source(node: Node, tmp_path: Path) -> None:
-    gpus, watcher = node("gpus = 2\ngpu1.hang.nvmlDeviceGetPowerUsage@30reads = 0.8\n"), Watcher()
-    with sampling(gpus, tmp_path, watcher, stall_s=1.2) as samplers:
-        watcher.wait_for_events(gpus, 4)
+    gpus, watcher = node("gpus = 2\ngpu1.hang.nvmlDeviceGetPowerUsage@30reads = 2.5\n"), Watcher()
+    with sampling(gpus, tmp_path, watcher, stall_s=2.0) as samplers:
+        watcher.wait(lambda: not samplers._records[1].sources()[0].alive)
         findings = samplers.findings()
     assert source(findings, gpus[0]).alive
     assert not source(findings, gpus[1]).alive

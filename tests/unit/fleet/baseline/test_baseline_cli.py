@@ -84,7 +84,9 @@ def test_exit_codes_say_outside_none_too_few_and_usage(slow: Path, tmp_path: Pat
     assert few.exit_code == 3 and "too few to say" in few.stdout and "of fewer than 30 peers" in few.stdout
     no_reports = run(tmp_path).exception
     assert isinstance(no_reports, RatesError) and no_reports.exit_code == 2
-    assert run(slow, "--yes").exit_code == 2, "it goes with --retest"
+    for option in (["--yes"], ["--most", "3"]):
+        refused = run(slow, *option)
+        assert refused.exit_code == 2 and f"{option[0]} goes with --retest" in refused.stderr
     assert run(slow, "--peers", "5").exit_code == 2, "fewer cannot be compared"
     assert CliRunner().invoke(muster.cli, ["baseline"], env={"KUBECONFIG": str(tmp_path / "k")}).exit_code == 2
 

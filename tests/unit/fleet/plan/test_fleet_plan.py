@@ -161,7 +161,7 @@ def test_more_than_the_plan_asks_is_no_problem(settings: dict[str, Any]) -> None
 
 def test_the_audit_log_has_a_bound_beside_the_disk_that_is_asked_for() -> None:
     audit = figure(make(given(100)), "audit_bytes")
-    assert (audit.value, audit.shown, audit.given) == (1258291200, "1.172 GiB", "10 GiB free on / asked for")
+    assert (audit.value, audit.shown, audit.given) == (1258291200, "1.172 GiB", "10 GiB free on /")
 
 
 def test_each_value_of_a_variable_is_compared() -> None:

@@ -165,7 +165,8 @@ class ActionModule(ActionBase):
             unknown = unknown_variable(name, specs, known)
             if unknown is None and not is_foreign(name, specs):
                 continue
-            for place, raw in _places(name, scopes, plays):
+            # Of the names that nobody claims only the inventory's are the site's own: a play has its own for itself.
+            for place, raw in _places(name, scopes, () if unknown is None else plays):
                 where = origin_of(next(key for key in raw if key == name), raw[name])
                 if unknown is None:
                     self._foreign[name] = where

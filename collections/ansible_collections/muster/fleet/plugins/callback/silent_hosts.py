@@ -37,7 +37,7 @@ def problem(host: str, said: str) -> Problem:
     for words, meaning, fix in MEANINGS:
         if words in said:
             return Problem(meaning, fix, hosts=(host,))
-    return Problem("it does not answer SSH", "look at its power, its BMC and its network", hosts=(host,))
+    return Problem("no answer to SSH", "look at power, BMC and network", hosts=(host,))
 
 
 class CallbackModule(CallbackBase):

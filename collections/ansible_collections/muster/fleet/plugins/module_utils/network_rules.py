@@ -155,15 +155,19 @@ def hosts_in_ranges(inventory: Inventory) -> Iterable[Problem]:
     """Hosts whose addresses lie in a range of pods or services."""
     for name in ("fleet_pod_cidr", "fleet_service_cidr"):
         network = network_of(inventory.fleet.get(name))
-        for host in inventory.hosts if network is not None else ():
-            address = address_of(inventory.addresses.get(host))
-            if network is not None and address is not None and address in network:
-                yield Problem(
-                    f"fleet_address {address} lies in {name} {network}",
-                    "choose a range that holds no host",
-                    (host,),
-                    variable=name,
-                )
+        if network is None:
+            continue
+        known = {host: address_of(inventory.addresses.get(host)) for host in inventory.hosts}
+        inside = {host: address for host, address in known.items() if address is not None and address in network}
+        if inside:
+            first = next(iter(inside.values()))
+            one = f"fleet_address {first} lies in {name} {network}"
+            yield Problem(
+                one if len(inside) == 1 else f"have a fleet_address in {name} {network}, the first {first}",
+                "choose a range that holds no host",
+                tuple(inside),
+                variable=name,
+            )
 
 
 def bmc_addresses(inventory: Inventory) -> Iterable[Problem]:

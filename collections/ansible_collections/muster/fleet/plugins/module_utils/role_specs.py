@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.variable_names import
 
 # Closer than difflib's default: a wrong suggestion is worse than none.
 SIMILAR = 0.7
+# Ansible's sentence on keys that a dictionary's spec does not have; the keys that it names beside are of one of them.
+_UNKNOWN_KEYS = re.compile(r"(?P<keys>[\w.-]+(?:, [\w.-]+)*)\. Supported parameters include: ")
 # What Ansible itself gives every host, beside names that begin with ansible_ (its documentation: special variables).
 MAGIC = frozenset(
     {
@@ -136,7 +139,7 @@ def value_errors(name: str, option: Mapping[str, Any], value: Any) -> list[str]:
         return []
     if option.get("no_log"):
         return [f"{name} does not fit its type {option.get('type', 'str')} (value withheld: it is a secret)"]
-    return [_shorten(message) for message in result.error_messages]
+    return [_shorten(message, option) for message in result.error_messages]
 
 
 def option_findings(role: str, name: str, option: Mapping[str, Any], value: Any, *, is_default: bool) -> list[Finding]:
@@ -165,6 +168,19 @@ def has_template(value: Any) -> bool:
     return False
 
 
-def _shorten(message: str) -> str:
-    """Ansible's sentence without Python's class names."""
+def _shorten(message: str, option: Mapping[str, Any]) -> str:
+    """Ansible's sentence without Python's class names; for unknown keys a sentence of ours."""
+    if match := _UNKNOWN_KEYS.match(message):
+        return "; ".join(_unknown_key(key, option) for key in match["keys"].split(", "))
     return message.replace("<class '", "").replace("'>", "").rstrip(".")
+
+
+def _unknown_key(path: str, option: Mapping[str, Any]) -> str:
+    """What to write in place of a key such as `gpu_burnin_expect.gpu`."""
+    _, *parents, key = path.split(".")
+    for parent in parents:
+        option = (option.get("options") or {}).get(parent) or {}
+    known = sorted(option.get("options") or {})
+    near = difflib.get_close_matches(key, known, n=1)
+    meant = f"did you mean {near[0]}?" if near else f"its keys are {', '.join(known)}"
+    return f"{path} is unknown; {meant}"

@@ -35,35 +35,12 @@ options:
     description: The driver that is asked for, which the fabric manager follows.
     type: str
     default: ""
-  dcgm_version:
-    description: Version of DCGM; empty installs none.
-    type: str
-    default: ""
-  dcgm_exporter_version:
-    description: Version of DCGM's exporter; empty installs none.
-    type: str
-    default: ""
-  dcgm_cuda:
-    description: For which CUDA release the tests of DCGM are installed.
-    type: str
-    default: "13"
-  toolkit_version:
-    description: Version of the container toolkit from the repository; empty installs none from there.
-    type: str
-    default: ""
-  nvlsm_version:
-    description: Version of nvlsm, where the host needs it; empty for any.
-    type: str
-    default: ""
-  imex:
-    description: Whether the host runs IMEX.
-    type: bool
-    default: false
   kernel_root:
     description: Where sys of the kernel is. For labs.
     type: path
     default: /
 extends_documentation_fragment:
+  - muster.fleet.nvidia_beside
   - muster.fleet.nvidia_repository
   - muster.fleet.check_mode
 author:
@@ -92,12 +69,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "driver": {"type": "dict", "default": {}},
     "source": {"type": "str", "choices": ["image", "nvidia", "debian", "ubuntu"], "required": True},
     "driver_version": {"type": "str", "default": ""},
-    "dcgm_version": {"type": "str", "default": ""},
-    "dcgm_exporter_version": {"type": "str", "default": ""},
-    "dcgm_cuda": {"type": "str", "default": "13"},
-    "toolkit_version": {"type": "str", "default": ""},
-    "nvlsm_version": {"type": "str", "default": ""},
-    "imex": {"type": "bool", "default": False},
+    **beside.OPTIONS,
     **parts.REPOSITORY_OPTIONS,
     "kernel_root": {"type": "path", "default": "/"},
 }

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 # A task that is done sooner says nothing; a longer one speaks up this often.
 EVERY_S = 5.0
-# Of a smaller share the time left would be a guess: the first host may be one that is waited for.
+# Of a smaller share, or of fewer, the time left would be a guess: the first host may be one that is waited for, and
+# others are waited for beside it.
 LEAST_SHARE = 0.05
+LEAST_DONE = 10
 
 
 @dataclass
@@ -39,7 +41,7 @@ class Progress:
             return
         self._said_s = now_s
         left_s = (now_s - self._started_s) / self.done * (self.total - self.done)
-        left = f", about {_duration(left_s)} left" if self.done >= LEAST_SHARE * self.total else ""
+        left = f", about {_duration(left_s)} left" if self.done >= max(LEAST_SHARE * self.total, LEAST_DONE) else ""
         self.show(f"{self.what} {self.done:,} of {self.total:,} {self.of}{left}")
 
 

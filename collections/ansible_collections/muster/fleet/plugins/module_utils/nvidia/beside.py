@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, fabric
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
@@ -27,6 +27,10 @@ class Parts:
     toolkit_version: str = ""
     nvlsm_version: str = ""
     imex: bool = False
+
+
+# As options of a module, whose types have the same names. Documentation: doc_fragments/nvidia_beside.py.
+OPTIONS = {part.name: {"type": str(part.type), "default": part.default} for part in fields(Parts)}
 
 
 def packages(source: str, driver_version: str, parts: Parts, platform: fabric.Platform) -> dict[str, str]:
