@@ -242,7 +242,7 @@ def _execute(
 ) -> Seen:
     """Run the plan with the samplers around it."""
     plan, limits = prepared.plan, prepared.plan.deadlines
-    shown = shielded(display(plan.gpus)) if display else contextlib.nullcontext(_ignore)
+    shown = shielded(display(plan.units)) if display else contextlib.nullcontext(_ignore)
     with Journal(begun.run.journal, prepared.host.boot_id) as journal, shown as on_event:
         with Sampling(
             plan.gpus,

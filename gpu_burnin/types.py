@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
@@ -12,6 +13,8 @@ JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON
 # In a field's metadata: its name in JSON, and whether JSON leaves it out while it has its default.
 JSON_NAME, OMIT_DEFAULT = "json_name", "omit_default"
 _T = TypeVar("_T")
+# A MIG device with a part of its GPU instance's multiprocessors, such as 1c.3g.20gb: it shares memory with others.
+_SHARES_MEMORY = re.compile(r"\d+c\.")
 
 
 def optional(make: Callable[[], _T]) -> _T:
@@ -186,8 +189,27 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
+class MigInstance:
+    """One MIG device of a GPU: its profile such as 1g.10gb, and what NVML gives it of the GPU."""
+
+    uuid: str
+    profile: str
+    multiprocessors: int
+    memory_bytes: int
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether other MIG devices have the same memory, so that no worker could fill it alone."""
+        return _SHARES_MEMORY.match(self.profile) is not None
+
+
+@dataclass(frozen=True)
 class Gpu:
-    """Identity of one GPU. `pci_bus_id` looks like 0000:91:00.0; `sku` is the key in skus.yaml."""
+    """Identity of one GPU. `pci_bus_id` looks like 0000:91:00.0; `sku` is the key in skus.yaml.
+
+    `instances` are those of a GPU in MIG mode, None for a whole one. `instance` is the number of the MIG instance that
+    this is of its GPU, None for the GPU itself.
+    """
 
     index: int
     uuid: str
@@ -197,12 +219,45 @@ class Gpu:
     sku: str
     memory_bytes: int
     vbios: str
+    instances: tuple[MigInstance, ...] | None = optional(lambda: None)
+    instance: int | None = optional(lambda: None)
+
+    @property
+    def units(self) -> tuple[Gpu, ...]:
+        """What a worker opens: the GPU itself, or in MIG mode each instance with memory of its own.
+
+        CUDA shows a process one instance, as if it were a GPU (NVIDIA's MIG User Guide, CUDA Device Enumeration).
+        """
+        if self.instances is None:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                uuid=one.uuid,
+                name=f"{self.name} MIG {one.profile}",
+                memory_bytes=one.memory_bytes,
+                instances=None,
+                instance=number,
+            )
+            for number, one in enumerate(self.instances)
+            if not one.shares_memory
+        )
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The UUIDs of the GPU and of its instances."""
+        return frozenset((self.uuid, *(one.uuid for one in self.instances or ())))
+
+    @property
+    def short(self) -> str:
+        """The short form for people: "GPU 3", of an instance "GPU 3 MIG 0"."""
+        return f"GPU {self.index}" if self.instance is None else f"GPU {self.index} MIG {self.instance}"
 
     @property
     def label(self) -> str:
         """How a person finds this GPU: index, PCI address and UUID as far as known."""
         known = " ".join(part for part in (self.pci_bus_id, self.uuid) if part)
-        return f"GPU {self.index} ({known})" if known else f"GPU {self.index}"
+        return f"{self.short} ({known})" if known else self.short
 
 
 @dataclass(frozen=True)

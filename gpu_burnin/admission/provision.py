@@ -141,8 +141,8 @@ def provision(
     """Make the entries those of the inventory.
 
     `others` are nodes that have none on purpose (system nodes), `nodes` those that the cluster has. An entry whose
-    node has left the inventory goes when its Node has gone, unless a person holds it. A key that is in the cluster is
-    not taken back because the inventory knows none: what was seen counts for the key.
+    node has left the inventory goes when its Node has gone, unless a person holds it or a power cycle is owed. A key
+    that is in the cluster is not taken back because the inventory knows none: what was seen counts for the key.
 
     `carried` are the highest sequences (and their reports) that the controller knows: they begin an entry, or a key,
     that is new. `keep` is told of them (node, host key, sequence, report) before an entry, or a key, goes.
@@ -163,7 +163,7 @@ def provision(
             before[one.name], after[one.name] = had, parts
     ours = {one.name for one in wanted}
     for name in sorted(known.keys() - ours):
-        if name not in nodes and not _asked(known[name].spec):
+        if name not in nodes and not _kept_for(known[name]):
             work.append((Act.REMOVED, known[name]))
             before[name] = {part: to_json(getattr(known[name].spec, part)) for part in _PARTS}
     if apply:
@@ -231,10 +231,20 @@ def _still(wanted: Wanted, old: NodeAdmission | None) -> Wanted:
     return replace(wanted, identity=replace(identity, host_key=key, machine_id=machine))
 
 
-def _asked(spec: Spec) -> str:
-    """Which ask of a person stands, and whose, in words."""
+def _kept_for(old: NodeAdmission) -> str:
+    """What of an entry nobody else knows, and how that is ended, in words; "" where it may go with its node."""
+    spec, owed = old.spec, old.status.power_cycle
     asks = {"hold": spec.hold, "quarantine": spec.quarantine, "repair": spec.repair}
-    return next((f"the {what} of {ask.who} stands ({ask.why})" for what, ask in asks.items() if ask is not None), "")
+    for what, ask in asks.items():
+        if ask is not None:
+            end = "have it ended by the play that began it" if what == "repair" else "release it (muster node release)"
+            return f"the {what} of {ask.who} stands ({ask.why}), so its entry stays; {end}"
+    if owed is None:
+        return ""
+    return (
+        f"a power cycle for {owed.code} is owed since {owed.since}, so its entry stays; power the machine off and on, "
+        f"or take it away for good, then confirm it (muster node retest {old.name} --power-cycled --reason REASON)"
+    )
 
 
 def _parts(wanted: Wanted, carry: tuple[int, str]) -> dict[str, Any]:
@@ -299,11 +309,8 @@ def _notes(
                 f"{name}: it is in the cluster and in the ledger, but not in the inventory; add it, or delete its Node "
                 "(kubectl delete node) and run this again, which then removes its entry"
             )
-        elif asked := _asked(known[name].spec):
-            yield (
-                f"{name}: it is in neither cluster nor inventory, but {asked}, so its entry stays; release it (muster "
-                "node release) and run this again"
-            )
+        elif kept := _kept_for(known[name]):
+            yield f"{name}: it is in neither cluster nor inventory, but {kept} and run this again"
     for name in sorted(set(nodes) - ours - set(others) - known.keys()):
         yield (
             f"{name}: it is in the cluster, but neither in gpu_nodes nor in system_nodes of the inventory; add it, or "

@@ -10,8 +10,8 @@ from typing import Any
 
 from gpu_burnin.admission.approve import InventoryNode, judge_csr, missing_certificates, relevant
 from gpu_burnin.admission.client import KubeApi, admissions_path
-from gpu_burnin.admission.decide.core import LET_IN
 from gpu_burnin.admission.decide.nodes import DELETED, annotation, boot_id, gated, labelled_ready, trim_node
+from gpu_burnin.admission.decide.waits import LET_IN
 from gpu_burnin.admission.decide.words import PAUSED
 from gpu_burnin.admission.provision import entries
 from gpu_burnin.admission.view import Node
@@ -140,7 +140,7 @@ def _unanswered(name: str, record: NodeAdmission | None, node: Node | None, name
         return f"{name} has no entry in the ledger; run this again"
     status = record.status
     planned = status.next
-    if not status.since:
+    if not status.since and planned is None:
         return f"{name}: the admitter has not looked at it yet"
     if status.code not in REFUSALS and _sequence(node, names) > status.highest_sequence:
         return f"{name}: the admitter has not read the newest evidence yet"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Level:
-    """Seconds of a whole run, from its start to its report (design, section 6).
+    """Seconds of a whole run, from its start to its report: what the levels promise (docs/reference/levels.md).
 
     The CPU backend covers no GPU whatever the time: one round of everything, then a little more where asked for
     (`cpu_total_s`).

@@ -67,12 +67,14 @@ class Hardware:
     """The GPUs that it should offer; 0 where the inventory does not say. `resource` is the device plugin's name.
 
     `offered`: kubelet has to offer exactly these before the node is let in. Else a node whose kubelet does not name
-    the resource has no device plugin, and is not asked for one.
+    the resource has no device plugin, and is not asked for one. `mig_strategy` is the plugin's MIG_STRATEGY, single or
+    mixed, "" for none: it says what becomes of the instances of GPUs in MIG mode.
     """
 
     gpus: int = 0
     resource: str = "nvidia.com/gpu"
     offered: bool = False
+    mig_strategy: str = field(default="", metadata={JSON_NAME: "migStrategy", **_ABSENT})
 
 
 @dataclass(frozen=True)
@@ -204,11 +206,15 @@ class BootTests:
 
 @dataclass(frozen=True)
 class PowerCycle:
-    """A power cycle that a FAIL asked for and nobody has confirmed. `since` is when the admitter heard of the FAIL."""
+    """A power cycle that a FAIL asked for and nobody has confirmed. `since` is when the admitter heard of the FAIL.
+
+    `gpus_sha256` is of the GPUs that were there, where their number alone was another than expected; else "".
+    """
 
     code: str
     boot_id: str = field(metadata={JSON_NAME: "bootID"})
     since: str
+    gpus_sha256: str = field(default="", metadata={JSON_NAME: "gpusSHA256", **_ABSENT})
 
 
 @dataclass(frozen=True)

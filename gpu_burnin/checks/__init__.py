@@ -44,7 +44,8 @@ class CheckContext:
     """What a check is given.
 
     `budget_s` (seconds) is decided by the supervisor when the check starts; `late_s` seconds after it the worker is
-    ended as hung. `gpu` is the GPU under test (None for a check of the whole node) and `gpus` all GPUs of the plan.
+    ended as hung. `gpu` is the GPU under test (None for a check of the whole node) and `gpus` all GPUs of the plan; of
+    a GPU in MIG mode its instances are in its place, but for a check of the node.
     `shapes` are sizes (gemm_m, gemm_n, gemm_k, hbm_bytes); `options` are the plan's free settings, such as `expect`.
     `inject` holds fault specifications meant for this check and GPU (tests and --inject only). `selftest_full` asks a
     self-test for the whole table of faults instead of the few of a run.

@@ -27,6 +27,9 @@ class PlannedRun(Protocol):
     def gpus(self) -> tuple[Gpu, ...]: ...
 
     @property
+    def units(self) -> tuple[Gpu, ...]: ...
+
+    @property
     def shapes(self) -> Mapping[str, int]: ...
 
     @property

@@ -40,6 +40,7 @@ class CheckSpec:
     `slots` are its time by level, `faults` those that --inject knows; an `optional` check has to be asked for.
     `in_turns` is the part of its budget in which the GPUs take turns, each in peace while the others wait. With fewer
     than `least_gpus` it has nothing to do. `slower_at_less_power`: its rates are lower under a lower power limit.
+    `between_gpus`: it is about how GPUs reach each other, which those in MIG mode do not.
     """
 
     scope: Scope
@@ -50,3 +51,4 @@ class CheckSpec:
     in_turns: float = 0.0
     least_gpus: int = 1
     slower_at_less_power: bool = False
+    between_gpus: bool = False

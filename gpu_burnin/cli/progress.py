@@ -61,7 +61,7 @@ def line_of(event: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
 
 def names_of(gpus: Sequence[Gpu]) -> dict[str, str]:
     """What people call the GPUs, by UUID."""
-    return {gpu.uuid: f"GPU {gpu.index}" for gpu in gpus}
+    return {gpu.uuid: gpu.short for gpu in gpus}
 
 
 def time_text(seconds: float) -> str:

@@ -66,7 +66,7 @@ def selftest(
     lock = Store(config.state_dir).locked() if plan.backend == "cuda" else contextlib.nullcontext()
     interrupts = Interrupts()
     kernels = tempfile.TemporaryDirectory(prefix="gpu-burnin-kernels-")
-    with lock, kernels as folder, shielded(progress.display(plan.gpus)) as on_event, interrupts.taken():
+    with lock, kernels as folder, shielded(progress.display(plan.units)) as on_event, interrupts.taken():
         done = execute(plan, None, on_event, waiting=interrupts.raising, kernel_dir=Path(folder))
     results = (*done.selftests, *telemetry_selftest.run(plan.gpus))
     rows = sensitivity(results)

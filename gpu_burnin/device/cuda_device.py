@@ -66,8 +66,18 @@ def open_gpu(cupy: Any, errors: DeviceErrors, gpu: Gpu | None) -> GpuProperties:
         address = str(runtime.deviceGetPCIBusId(0))
     name = properties["name"]
     text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-    if " MIG " in text:
-        raise DeviceError(f"{text} is a MIG instance: the burn-in tests whole GPUs, so switch MIG mode off")
+    profile, wanted = text.partition(" MIG ")[2], "" if gpu is None else gpu.name.partition(" MIG ")[2]
+    if profile and not wanted:
+        raise DeviceError(
+            f"{text} is a MIG instance, and a whole GPU was asked for: switch MIG mode off, or say that the node is "
+            "meant to be in MIG mode (expect.mig)"
+        )
+    if profile != wanted:
+        assert gpu is not None  # else nothing was asked for
+        raise DeviceError(
+            f"CUDA opened {text} and not the MIG instance {gpu.uuid} ({wanted}): the instances were made anew, so "
+            "start the run again"
+        )
     if gpu is not None and _pci(address) != _pci(gpu.pci_bus_id):
         raise DeviceError(
             f"CUDA opened the GPU at {address} and not {gpu.uuid} at {gpu.pci_bus_id}: "

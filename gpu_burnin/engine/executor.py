@@ -1,4 +1,4 @@
-"""The supervisor: one worker process per GPU, deadlines, a way out of every hang. Touches neither CUDA nor NVML."""
+"""The supervisor: a worker process per GPU or MIG instance, deadlines, a way out of every hang. No CUDA, no NVML."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def execute(
     gpu_checks = [check for check in plan.checks if check.per_gpu]
     node_supervisors = [WorkerSupervisor(run, None, _scoped(plan, Scope.NODE))]
     last_supervisors = [WorkerSupervisor(run, None, _scoped(plan, Scope.AFTER))]
-    gpu_supervisors = [WorkerSupervisor(run, gpu.uuid, gpu_checks) for gpu in plan.gpus]
+    gpu_supervisors = [WorkerSupervisor(run, unit.uuid, gpu_checks) for unit in plan.units]
     supervisors = [*node_supervisors, *gpu_supervisors, *last_supervisors]
     interrupted = busy = False
     try:

@@ -92,6 +92,11 @@ class Plan:
     selftest_full: bool = False
     checks_off: bool = False
 
+    @property
+    def units(self) -> tuple[Gpu, ...]:
+        """What has a worker of its own: each GPU, and in its place each instance of one in MIG mode."""
+        return tuple(unit for gpu in self.gpus for unit in gpu.units)
+
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON of the plan."""
         text = json.dumps(to_json(self), sort_keys=True, separators=(",", ":"))
@@ -242,7 +247,8 @@ def _check_injections(specs: Sequence[str], names: Sequence[str], gpus: Sequence
         injection = parse_injection(spec)
         if injection.check not in names:
             raise PlanError(f"inject {spec!r}: the check {injection.check} is not part of this run")
-        if injection.gpu is not None and not any(injection.gpu in (gpu.uuid, str(gpu.index)) for gpu in gpus):
+        units = (unit for gpu in gpus for unit in gpu.units)
+        if injection.gpu is not None and not any(injection.gpu in (unit.uuid, str(unit.index)) for unit in units):
             raise PlanError(f"inject {spec!r}: no GPU {injection.gpu} is part of this run; give its index or UUID")
 
 

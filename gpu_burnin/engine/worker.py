@@ -1,4 +1,4 @@
-"""The worker: one process for one GPU (or for the node), driven by JSON lines on standard input.
+"""The worker: one process for one GPU or MIG instance (or for the node), driven by JSON lines on standard input.
 
 First line: the job, {"plan": ..., "gpu": UUID or null, "kernel_dir": path or null}. Then {"op": "check"|"selftest",
 "name": ..., "attempt": n, "budget_s": s}. Answers on standard output: ready, progress, result, selftest, failed; and
@@ -69,7 +69,7 @@ class Worker:
     ) -> None:
         self._kernel_dir = kernel_dir
         self._plan, self._send, self._receive = plan, send, receive
-        self._gpu = next((g for g in plan.gpus if g.uuid == gpu), None)
+        self._gpu = next((unit for unit in plan.units if unit.uuid == gpu), None)
         self._device: Device | None = None
         self._waited_s = 0.0  # of the check under way, in exchanges
 
@@ -102,7 +102,7 @@ class Worker:
             level=self._plan.level,
             budget_s=budget_s,
             late_s=self._plan.deadlines.check_s(budget_s) - budget_s,
-            gpus=self._plan.gpus,
+            gpus=self._plan.gpus if self._gpu is None else self._plan.units,
             gpu=self._gpu,
             device=self._device,
             shapes=self._plan.shapes,

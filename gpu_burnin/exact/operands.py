@@ -4,7 +4,7 @@ Operands are integers so small that every partial sum of a dot product, in any o
 representable in the accumulator. There is then one right answer, the same on every GPU and on the CPU, and
 no tolerance. Figures: an FP32 accumulator holds integers up to 2^24, FP64 up to 2^53, INT32 up to 2^31 - 1
 (IEEE 754-2019, table 3.5); tensor cores keep at least 23 fraction bits for FP32 output, Hopper about 13
-for FP8 (project design, section 6). The digest of a result is in digest.py, Freivalds' check in freivalds.py.
+for FP8. The digest of a result is in digest.py, Freivalds' check in freivalds.py.
 """
 
 from __future__ import annotations

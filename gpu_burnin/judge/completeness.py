@@ -24,7 +24,7 @@ def missing_results(plan: Plan, results: Iterable[CheckResult]) -> Iterator[Gap]
     """The planned checks, per GPU, that gave no result."""
     have = {(result.name, result.gpu) for result in results}
     for check in plan.checks:
-        for gpu in [gpu.uuid for gpu in plan.gpus] if check.per_gpu else [None]:
+        for gpu in [unit.uuid for unit in plan.units] if check.per_gpu else [None]:
             if (check.name, gpu) not in have:
                 yield Gap(check.name, gpu)
 

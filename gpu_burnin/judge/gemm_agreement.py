@@ -2,7 +2,7 @@
 
 Random products are not exact: their bits depend on the order of the sums. Two GPUs owe each other the same
 bits only where model, number of SMs and the library's algorithm are the same, and a difference alone does
-not say which of them is wrong: it is INCONCLUSIVE (design, section 6).
+not say which of them is wrong: it is INCONCLUSIVE.
 """
 
 from __future__ import annotations

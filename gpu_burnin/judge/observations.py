@@ -88,5 +88,5 @@ class Observations:
 
     @property
     def models(self) -> dict[str, str]:
-        """The model (SKU) of each GPU, by UUID."""
-        return {gpu.uuid: gpu.sku for gpu in self.gpus}
+        """The model (SKU) of each GPU and MIG instance, by UUID."""
+        return {uuid: gpu.sku for gpu in self.gpus for uuid in gpu.uuids}

@@ -24,15 +24,16 @@ def judge_pcie_outliers(seen: Observations) -> Findings:
     """SLOW for each GPU whose rate alone, in one direction, is under LEAST_SHARE of the median of its neighbours.
 
     Neighbours are the other GPUs of its model on the node. Simulated links are as fast as the computer and are not
-    compared. A rate that is no number is slow.
+    compared, nor are the instances of a GPU in MIG mode, which share its link. A rate that is no number is slow.
     """
-    return Findings(notices=tuple(_notices(seen.results, seen.models)))
+    whole = {gpu.uuid: gpu.sku for gpu in seen.gpus}
+    return Findings(notices=tuple(_notices(seen.results, whole)))
 
 
 def _notices(results: tuple[CheckResult, ...], models: dict[str, str]) -> Iterator[Notice]:
     groups: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for result in results:
-        if result.name != "pcie" or result.gpu is None or result.coverage.simulated:
+        if result.name != "pcie" or result.gpu is None or result.gpu not in models or result.coverage.simulated:
             continue
         for measurement in result.measurements:
             if measurement.name in MEASUREMENTS:

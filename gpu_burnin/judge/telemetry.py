@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from gpu_burnin.hardware import make_reason
@@ -41,7 +41,10 @@ def judge_telemetry(seen: Observations) -> Findings:
     A GPU that was not sampled to the end is TELEMETRY_LOST. Results say in their coverage how many bytes the checks
     moved on each GPU. Each code gives one reason a GPU, with everything that led to it.
     """
-    findings, done, policy = seen.telemetry, seen.results, seen.rules.telemetry
+    findings, policy = seen.telemetry, seen.rules.telemetry
+    # What its instances did, a GPU did.
+    parents = {uuid: gpu.uuid for gpu in seen.plan.gpus for uuid in gpu.uuids}
+    done = tuple(replace(result, gpu=parents.get(result.gpu or "", result.gpu)) for result in seen.results)
     series = {one.gpu: one for one in findings.series}
     sound = {uuid: sifted(one, policy) for uuid, one in series.items()}
     medians = _above_median({uuid: own for uuid, (own, _) in sound.items()})

@@ -39,6 +39,7 @@ def run(gpus: Sequence[Gpu]) -> tuple[SelftestResult, ...]:
     """
     if not gpus:
         return ()
+    gpus = [replace(gpu, instances=None) for gpu in gpus]  # counters and the kernel's lines are of whole GPUs
     faults: list[tuple[str, str, str, Callable[[Gpu], Iterable[Reason]]]] = [
         ("xid_79 line", "kernel_log", "XID_FATAL", lambda blamed: _log_reasons(gpus, blamed)),
         *(

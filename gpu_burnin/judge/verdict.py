@@ -6,7 +6,7 @@ seen by its detector, a kernel log that was read to the end without a gap. FAIL 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ from gpu_burnin.judge.floors import judge_floors, judge_power_limit
 from gpu_burnin.judge.gemm_agreement import judge_gemm_agreement
 from gpu_burnin.judge.ladder import escalated, worst_action
 from gpu_burnin.judge.measured import measured
+from gpu_burnin.judge.mig import judge_mig, of_gpus
 from gpu_burnin.judge.observations import Findings, Observations
 from gpu_burnin.judge.pcie_outliers import judge_pcie_outliers
 from gpu_burnin.judge.persistence import judge_persistence
@@ -32,6 +33,7 @@ Judge: TypeAlias = Callable[[Observations], Findings]
 JUDGES: tuple[Judge, ...] = (
     judge_run,
     judge_completeness,
+    judge_mig,
     judge_coverage,
     judge_gemm_agreement,
     judge_power_limit,
@@ -47,8 +49,9 @@ JUDGES: tuple[Judge, ...] = (
 )
 # Their notices come before all others: what holds for the whole run, then the rates.
 _NOTICES_FIRST: frozenset[Judge] = frozenset({judge_run, judge_power_limit, judge_floors})
-# What a run says of itself; the other codes say why.
-_CONSEQUENCES = frozenset({"COVERAGE_LOW", "SIMULATED", "INJECTED"})
+# What a run says of itself, and how many GPUs there are; the other codes say why. So evidence, which names the first
+# code alone, names GPU_COUNT only where nothing else asks for as much.
+_CONSEQUENCES = frozenset({"COVERAGE_LOW", "SIMULATED", "INJECTED", "GPU_COUNT"})
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Judgement:
 def judge(seen: Observations) -> Judgement:
     """The verdict, the worst action on the ladder, the reasons, worst first, and the notices."""
     seen = measured(seen)
-    found = {of: of(seen) for of in JUDGES}
+    found = {of: of_gpus(seen.plan, of(seen)) for of in JUDGES}
     reasons = in_order(
         escalated(reason, seen.last_reasons, seen.restarted) for one in found.values() for reason in one.reasons
     )
@@ -80,7 +83,7 @@ def judge(seen: Observations) -> Judgement:
         verdict=worst([Verdict.PASS, *(reason.severity for reason in reasons)]),
         action=worst_action(reasons),
         reasons=reasons,
-        gpus={gpu.uuid: _of_gpu(gpu.uuid, seen.results, reasons, gaps) for gpu in seen.plan.gpus},
+        gpus={gpu.uuid: _of_gpu(gpu.uuids, seen.results, reasons, gaps) for gpu in seen.plan.gpus},
         gaps=gaps,
         notices=tuple(
             notice for of in sorted(JUDGES, key=lambda of: of not in _NOTICES_FIRST) for notice in found[of].notices
@@ -99,8 +102,10 @@ def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     return tuple(sorted(unique.values(), key=weight))
 
 
-def _of_gpu(uuid: str, results: Iterable[CheckResult], reasons: Iterable[Reason], gaps: Iterable[Gap]) -> Verdict:
-    """A check that gave no result leaves the GPU untested, whatever the others say."""
-    own = [result.verdict for result in results if result.gpu == uuid]
-    missing = [Verdict.INCONCLUSIVE for gap in gaps if gap.gpu == uuid]
-    return worst([*own, *missing, *(reason.severity for reason in reasons if reason.gpu == uuid)])
+def _of_gpu(
+    uuids: Collection[str], results: Iterable[CheckResult], reasons: Iterable[Reason], gaps: Iterable[Gap]
+) -> Verdict:
+    """A check that gave no result leaves the GPU untested, whatever the others say; `uuids` has those of instances."""
+    own = [result.verdict for result in results if result.gpu in uuids]
+    missing = [Verdict.INCONCLUSIVE for gap in gaps if gap.gpu in uuids]
+    return worst([*own, *missing, *(reason.severity for reason in reasons if reason.gpu in uuids)])

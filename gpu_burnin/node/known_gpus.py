@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpu_burnin.api.levels import LEVELS
-from gpu_burnin.checks import USUAL_CHECKS
+from gpu_burnin.checks import CHECKS, USUAL_CHECKS
 from gpu_burnin.engine.plan import Plan
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.settings.config import LEAST_EXTENDED_S
@@ -76,11 +76,13 @@ def new_gpus(gpus: Iterable[Gpu], known: Iterable[KnownGpu], *, simulated: bool)
 
 def makes_known(plan: Plan) -> bool:
     """Whether a PASS of this plan is the extended burn-in that a new GPU should get: that level, at least half an hour
-    on real GPUs, no check missing."""
+    on real GPUs, no check missing. Of GPUs in MIG mode it is what can be tested of them so."""
     names = {check.name for check in plan.checks}
+    in_mig = any(gpu.instances is not None for gpu in plan.gpus)
+    wanted = {name for name in USUAL_CHECKS if not (in_mig and CHECKS[name].between_gpus)}
     # The CPU backend covers nothing however long it runs.
     long_enough = plan.backend == "cpu" or plan.total_s >= LEAST_EXTENDED_S
-    return plan.level == "extended" and long_enough and not plan.inject and names >= set(USUAL_CHECKS)
+    return plan.level == "extended" and long_enough and not plan.inject and names >= wanted
 
 
 def remember(

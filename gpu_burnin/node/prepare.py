@@ -151,6 +151,12 @@ def planned(options: RunOptions, found: Found, backend: str, known: Iterable[Kno
         chosen = wanted = tuple(name for name, row in CHECKS.items() if row.scope is Scope.NODE)
         shortfalls.append(BUSY)
     gpus = select(found.testable, options.gpus)
+    if not options.expect.over(config.expect).mig:
+        # What is in MIG mode by mistake is no set of instances to be tested, but MIG_MISMATCH.
+        gpus = tuple(replace(gpu, instances=None) for gpu in gpus)
+    elif any(gpu.instances is not None for gpu in gpus):
+        wanted = tuple(name for name in wanted if not CHECKS[name].between_gpus)
+        chosen = _without_links(chosen)
     new = new_gpus(gpus, known, simulated=backend == "cpu" or found.simulated)
     level, duration_s = level_and_time(options, new)
     try:
@@ -170,6 +176,16 @@ def planned(options: RunOptions, found: Found, backend: str, known: Iterable[Kno
         raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
     left_out = tuple(name for name in wanted if name not in chosen)
     return Prepared(plan, found, read_host(), left_out, (*shortfalls, *_shortfalls(options, plan, found)), new)
+
+
+def _without_links(chosen: tuple[str, ...]) -> tuple[str, ...]:
+    """The checks of GPUs that reach no other GPU. Raises GpuBurninError (exit 2) where none is left."""
+    left = tuple(name for name in chosen if not CHECKS[name].between_gpus)
+    if not left:
+        raise GpuBurninError(
+            f"{socket.gethostname()}: {', '.join(chosen)} cannot run: GPUs in MIG mode reach no other GPU; name others"
+        )
+    return left
 
 
 def wanted_checks(config: Config) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ def _coverage(seen: Observations, judged: Judgement) -> dict[str, Any]:
                 "verified_s": sum(verified_s(result) for result in seen.results if result.gpu == gpu.uuid),
                 "missed_fault_rate_upper95_per_s": missed_fault_rate_of_gpu(gpu.uuid, seen.results),
             }
-            for gpu in seen.plan.gpus
+            for gpu in seen.plan.units
         ],
         "not_run": list(_not_run(seen, judged)),
         "injected": list(seen.plan.inject),
@@ -164,7 +164,9 @@ def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]
         yield {"check": check, "gpu": None, "why": "left out by --checks or --skip"}
     planned = {check.name for check in seen.plan.checks}
     busy = any(reason.code == "GPU_BUSY" for reason in judged.reasons)
+    in_mig = any(gpu.instances is not None for gpu in seen.plan.gpus)
     unasked = "a foreign process uses a GPU" if busy else "not among the checks of the configuration"
     for check, row in CHECKS.items():
         if check not in planned and check not in seen.left_out:
-            yield {"check": check, "gpu": None, "why": "optional, and not asked for" if row.optional else unasked}
+            why = "GPUs in MIG mode reach no other GPU" if row.between_gpus and in_mig else unasked
+            yield {"check": check, "gpu": None, "why": "optional, and not asked for" if row.optional else why}

@@ -15,7 +15,7 @@ from gpu_burnin.report.formatting import bound, merged, taken_for, without_numbe
 from gpu_burnin.report.headline import first_reason, headline, listed
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
-from gpu_burnin.report.units import gpu_name, is_low, measured, without_name
+from gpu_burnin.report.units import gpu_name, is_low, measured, uuids_of, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.quantities import SHORT_S, duration, number, rate, size
@@ -225,7 +225,7 @@ class Page:
             shown_unit,
             tuple(
                 (number(item.value / scaled) if item and math.isfinite(item.value) else "-", is_low(item))
-                for item in (items.get(gpu["uuid"]) for gpu in self.report["gpus"])
+                for item in (_lowest(items, uuids_of(gpu)) for gpu in self.report["gpus"])
             ),
             spread,
             floor + (f" ({first.floor_confidence})" if first and first.floor_confidence else ""),
@@ -389,3 +389,9 @@ def _plain(value: object) -> str:
 
 def _seconds_between(started_at: str, finished_at: str) -> float:
     return max(0.0, (parse_rfc3339(finished_at) - parse_rfc3339(started_at)).total_seconds())
+
+
+def _lowest(items: Mapping[str, Measurement], uuids: Iterable[str]) -> Measurement | None:
+    """The measurement of a GPU: of one in MIG mode the lowest of its instances."""
+    found = [items[uuid] for uuid in uuids if uuid in items]
+    return min(found, key=lambda item: item.value, default=None)

@@ -12,7 +12,7 @@ from gpu_burnin.report.check_findings import has_bad_link, units_of
 from gpu_burnin.report.formatting import taken_for
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
-from gpu_burnin.report.units import gpu_name, without_name
+from gpu_burnin.report.units import gpu_name, unit_names, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
 from gpu_burnin.system.prose import STANDARD_WIDTH, line_up, table, table_with_text, wrap
 from gpu_burnin.system.quantities import duration, rate
@@ -103,7 +103,8 @@ def _units(report: Report, uuids: Iterable[str | None]) -> str:
 
 def _joined(report: Report, units: Sequence[str]) -> str:
     names = list(dict.fromkeys(units))
-    return f"all {len(names)} GPUs" if len(names) == len(report["gpus"]) > 2 else ", ".join(names)
+    everyone = [gpu_name(report, gpu["uuid"]) for gpu in report["gpus"]]
+    return f"all {len(names)} GPUs" if set(names) == set(everyone) and len(names) > 2 else ", ".join(names)
 
 
 def _reasons(report: Report, advice: Advice, width: int) -> list[str]:
@@ -172,10 +173,10 @@ def _short(verdict: str) -> str:
 
 def _checks(report: Report, width: int) -> list[str]:
     rows = [["check", "on", "verdict", "seconds", "lowest GPU, and what stands out"]]
-    names = {gpu["uuid"]: gpu_name(report, gpu["uuid"]) for gpu in report["gpus"]}
+    names = unit_names(report)
     for name in dict.fromkeys(check.name for check in report["checks"]):
         checks = [check for check in report["checks"] if check.name == name]
-        on = "node" if checks[0].gpu is None else f"{len(checks)} GPU" + "s" * (len(checks) > 1)
+        on = "node" if checks[0].gpu is None else f"{len(checks)} {_kind(report, checks)}" + "s" * (len(checks) > 1)
         seconds = max(check.seconds for check in checks)
         kind = coverage_class(name) if name in CHECKS else Coverage
         more = kind.stands_out(checks, names)
@@ -186,6 +187,12 @@ def _checks(report: Report, width: int) -> list[str]:
         verdict = worst([*(check.verdict for check in checks), *(reason["severity"] for reason in held)]) or "-"
         rows.append([name, on, verdict, f"{seconds:.1f}", told])
     return table_with_text(rows, width) if len(rows) > 1 else ["Checks: none ran"]
+
+
+def _kind(report: Report, checks: Sequence[CheckResult]) -> str:
+    """What results are of, in the singular: whole GPUs, or MIG instances of them."""
+    parted = unit_names(report).keys() - {gpu["uuid"] for gpu in report["gpus"]}
+    return "MIG instance" if any(check.gpu in parted for check in checks) else "GPU"
 
 
 def _has_floor(checks: Sequence[CheckResult]) -> bool:

@@ -15,7 +15,7 @@ _Covered = TypeVar("_Covered", bound=Coverage)
 # What the check of the node measured of a single GPU: "gpu3_power_draw_w".
 _OF_GPU = re.compile(r"gpu(\d+)_(.+)")
 # How many messages begin: "GPU 3 (0000:91:00.0 GPU-...): ".
-_NAMED = re.compile(r"GPU (\d+) \([^)]*\): ")
+_NAMED = re.compile(r"GPU (\d+)(?: MIG \d+)? \([^)]*\): ")
 
 
 def without_name(report: Report, item: Mapping[str, Any]) -> str:
@@ -26,12 +26,26 @@ def without_name(report: Report, item: Mapping[str, Any]) -> str:
     message: str = item["message"]
     match, gpu = _NAMED.match(message), gpu_of(report, item["gpu"])
     message = message[match.end() :] if match and gpu and str(gpu["index"]) == match[1] else message
-    for gpu in report["gpus"]:
-        if gpu["uuid"]:
-            short = f"GPU {gpu['index']}"
-            message = message.replace(f"{short} ({gpu['pci_bus_id']} {gpu['uuid']})", short)
-            message = re.sub(rf"(?<![\w-]){re.escape(gpu['uuid'])}(?![\w-])", short, message)
+    for uuid, short in unit_names(report).items():
+        if gpu := gpu_of(report, uuid):
+            message = message.replace(f"{short} ({gpu['pci_bus_id']} {uuid})", short)
+            message = re.sub(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", short, message)
     return message
+
+
+def unit_names(report: Report) -> dict[str, str]:
+    """The short forms of all GPUs and MIG instances by UUID: "GPU 3", "GPU 3 MIG 0"."""
+    return {
+        uuid: f"GPU {gpu['index']}" if uuid == gpu["uuid"] else f"GPU {gpu['index']} MIG {number - 1}"
+        for gpu in report["gpus"]
+        for number, uuid in enumerate(uuids_of(gpu))
+        if uuid
+    }
+
+
+def uuids_of(gpu: Mapping[str, Any]) -> tuple[str, ...]:
+    """The UUID of a GPU of a report, and those of its MIG instances."""
+    return (gpu["uuid"], *(one["uuid"] for one in gpu.get("instances") or ()))
 
 
 def results_of(report: Report, check: str) -> list[CheckResult]:
@@ -62,8 +76,8 @@ def is_low(item: Measurement | None) -> bool:
 
 
 def gpu_of(report: Report, uuid: str | None) -> dict[str, Any] | None:
-    """The GPU with this UUID, None for the node or a GPU that the report does not list."""
-    return next((gpu for gpu in report["gpus"] if uuid and gpu["uuid"] == uuid), None)
+    """The GPU with this UUID or with this MIG instance, None for the node or a GPU that the report does not list."""
+    return next((gpu for gpu in report["gpus"] if uuid and uuid in uuids_of(gpu)), None)
 
 
 def gpu_label(report: Report, uuid: str | None) -> str:
@@ -71,7 +85,7 @@ def gpu_label(report: Report, uuid: str | None) -> str:
     if uuid is None:
         return "node"
     gpu = gpu_of(report, uuid)
-    return uuid if gpu is None else f"GPU {gpu['index']} {gpu['pci_bus_id']}"
+    return uuid if gpu is None else f"{unit_names(report)[uuid]} {gpu['pci_bus_id']}"
 
 
 def checks_on_gpus(report: Report) -> list[str]:
@@ -82,6 +96,5 @@ def checks_on_gpus(report: Report) -> list[str]:
 
 
 def gpu_name(report: Report, uuid: str | None) -> str:
-    """The short form: "GPU 3", or "node"."""
-    gpu = gpu_of(report, uuid)
-    return f"GPU {gpu['index']}" if gpu else gpu_label(report, uuid)
+    """The short form: "GPU 3", "GPU 3 MIG 0", or "node"."""
+    return unit_names(report).get(uuid or "") or gpu_label(report, uuid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import checks_on_gpus
+from gpu_burnin.report.units import checks_on_gpus, gpu_of, uuids_of
 
 # What is watched all the time has a column like a check: counters, samples and events, and the kernel log's XIDs.
 WATCHED = "telemetry"
@@ -26,14 +26,16 @@ def columns(report: Report) -> list[str]:
 
 
 def verdict_on(report: Report, column: str, uuid: str) -> str | None:
-    """The verdict of a column on a GPU (UUID), by its results and by what was found against it; None where it gave
-    none.
+    """The verdict of a column on a GPU (UUID), by the results on it and on its MIG instances, and by what was found
+    against them; None where it gave none.
 
     A check of the node passes a GPU against which it found nothing, unless it could not look at the node at all.
     """
     names = REASONS_OF_WATCHED if column == WATCHED else {column}
     against = [reason for reason in report["reasons"] if reason["check"] in names]
-    held = [reason["severity"] for reason in against if reason["gpu"] == uuid]
+    gpu = gpu_of(report, uuid)
+    own = uuids_of(gpu) if gpu and gpu["uuid"] == uuid else (uuid,)
+    held = [reason["severity"] for reason in against if reason["gpu"] in own]
     if column == WATCHED:
         answered = any(source["gpu"] == uuid and source["alive"] for source in report["telemetry"]["sources"])
         return worst([*held, *(["PASS"] if answered else [])])
@@ -41,4 +43,4 @@ def verdict_on(report: Report, column: str, uuid: str) -> str | None:
     if any(check.gpu is None for check in results):
         of_all = [reason["severity"] for reason in against if reason["gpu"] is None]
         return worst([*held, *(of_all or ["PASS"])])
-    return worst([*held, *(check.verdict for check in results if check.gpu == uuid)])
+    return worst([*held, *(check.verdict for check in results if check.gpu in own)])

@@ -14,13 +14,12 @@ from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.telemetry.nvml_fabric import read_fabric
 from gpu_burnin.telemetry.nvml_library import LIBRARY, initialise, is_simulated
 from gpu_burnin.telemetry.nvml_links import read_links
+from gpu_burnin.telemetry.nvml_mig import read_instances
 from gpu_burnin.telemetry.nvml_reader import Reader, by_age, error_name
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.telemetry.state import (
     GpuState,
     Links,
-    MigInstance,
-    MigInstances,
     NodeState,
     Processes,
     ProcessUse,
@@ -145,37 +144,6 @@ def read_processes(reader: Reader) -> Processes:
     return tuple(found.values())
 
 
-def _mig_instances(reader: Reader, mode: Any | Unsupported) -> MigInstances:
-    """The MIG devices of a GPU whose mode is on; one that cannot be read leaves nothing to compare."""
-    if isinstance(mode, Unsupported) or not mode[0]:
-        return ()
-    most = reader.number(pynvml.nvmlDeviceGetMaxMigDeviceCount)
-    if isinstance(most, Unsupported):
-        return most
-    found: list[MigInstance] = []
-    for number in range(most):
-        instance = _mig_instance(reader, number)
-        if isinstance(instance, MigInstance):
-            found.append(instance)
-        elif instance.why != "not_found":  # numbers without an instance lie between those that have one
-            return instance
-    return tuple(found)
-
-
-def _mig_instance(reader: Reader, number: int) -> MigInstance | Unsupported:
-    handle = reader.get(lambda gpu: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number))
-    if isinstance(handle, Unsupported):
-        return handle
-    own = Reader(handle)
-    uuid, name = own.text(pynvml.nvmlDeviceGetUUID), own.text(pynvml.nvmlDeviceGetName)
-    parts = own.get(pynvml.nvmlDeviceGetAttributes_v2)
-    if isinstance(uuid, Unsupported) or isinstance(name, Unsupported) or isinstance(parts, Unsupported):
-        return next(value for value in (uuid, name, parts) if isinstance(value, Unsupported))
-    # "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
-    profile = name.partition(" MIG ")[2] or name
-    return MigInstance(uuid, profile, int(parts.multiprocessorCount), int(parts.memorySizeMB) << 20)
-
-
 def _inforom_valid(reader: Reader) -> bool | Unsupported:
     value = reader.get(lambda h: pynvml.nvmlDeviceValidateInforom(h) is None)
     return False if value == Unsupported("corrupted_inforom") else value
@@ -270,7 +238,7 @@ def _read_gpu(index: int, driver_version: str) -> GpuState:
         ),
         **read_fabric(reader),
         "processes": read_processes(reader),
-        "mig_instances": _mig_instances(reader, mig),
+        "mig_instances": read_instances(reader, mig),
     }
     for counter_name, counter in (("volatile", _VOLATILE), ("aggregate", _AGGREGATE)):
         for kind_name, kind in (("corrected", _CORRECTED), ("uncorrected", _UNCORRECTED)):

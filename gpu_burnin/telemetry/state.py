@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias, TypeVar
 
-from gpu_burnin.types import JSON_NAME, Gpu
+from gpu_burnin.types import JSON_NAME, Gpu, MigInstance
 
 _T = TypeVar("_T")
 
@@ -31,16 +31,6 @@ class ProcessUse:
 
     pid: int
     used_bytes: int | None
-
-
-@dataclass(frozen=True)
-class MigInstance:
-    """One MIG device of a GPU: its profile such as 1g.10gb, and what NVML gives it of the GPU."""
-
-    uuid: str
-    profile: str
-    multiprocessors: int
-    memory_bytes: int
 
 
 Text: TypeAlias = str | Unsupported
@@ -175,4 +165,5 @@ def to_gpu(state: GpuState, sku: str) -> Gpu:
         sku=sku,
         memory_bytes=known(state.memory_bytes) or 0,
         vbios=known(state.vbios) or "",
+        instances=(known(state.mig_instances) or ()) if state.mig_enabled is True else None,
     )

@@ -20,9 +20,11 @@ from gpu_burnin.telemetry.nvml import Nvml, read_processes
 from gpu_burnin.telemetry.nvml_fabric import read_fabric
 from gpu_burnin.telemetry.nvml_library import is_simulated
 from gpu_burnin.telemetry.nvml_links import LINK_COUNTERS, LinkCounters, read_links
+from gpu_burnin.telemetry.nvml_mig import read_instances
 from gpu_burnin.telemetry.nvml_reader import Reader, error_name
 from gpu_burnin.telemetry.pci import normal_bus_id
 from gpu_burnin.telemetry.state import Unsupported, known
+from gpu_burnin.types import MigInstance
 
 # NVML waits in the driver; an end of the agent waits for it.
 _SLICE_MS = 1000
@@ -33,10 +35,11 @@ class Vital:
     """One GPU. `lost` is NVML's word when it no longer answers; None is what could not be read.
 
     `uncorrected` counts uncorrectable memory errors since the driver was loaded, `corrected` those that were corrected;
-    `identified`: UUID, serial and VBIOS
-    were read, or the driver has none by design. `clocks_event_reasons` are nvml.h's bits nvmlClocksEventReason*.
+    `identified`: UUID, serial, VBIOS and MIG instances were read, or the driver has none by design.
+    `clocks_event_reasons` are nvml.h's bits nvmlClocksEventReason*.
     `nvlinks` is how many links are up; `nvlink_errors` what those count, by kind.
     `fabric_state` is nvmlGpuFabricState_t's, None where there is no fabric; `fabric_healthy` is told of a GPU in it.
+    `instances` are those of a GPU in MIG mode, None for a whole one.
     """
 
     index: int
@@ -58,6 +61,7 @@ class Vital:
     fabric_state: int | None = None
     fabric_healthy: bool | None = None
     pids: tuple[int, ...] | None = None
+    instances: tuple[MigInstance, ...] | None = None
 
     @property
     def label(self) -> str:
@@ -101,13 +105,18 @@ def _read(index: int) -> Vital:
         for place in (n.NVML_MEMORY_LOCATION_DRAM, n.NVML_MEMORY_LOCATION_SRAM)
     )
     processes = known(read_processes(reader))
+    mode = reader.get(n.nvmlDeviceGetMigMode)
+    in_mig = not isinstance(mode, Unsupported) and bool(mode[0])
+    instances = read_instances(reader, mode)
     return Vital(
         index=index,
         uuid=known(uuid) or "",
         serial=known(serial) or "",
         vbios=known(vbios) or "",
         pci_bus_id="" if isinstance(pci, Unsupported) else normal_bus_id(str(pci.busId)),
-        identified=all(not isinstance(text, Unsupported) or text.by_design for text in (uuid, serial, vbios)),
+        identified=all(
+            not isinstance(value, Unsupported) or value.by_design for value in (uuid, serial, vbios, mode, instances)
+        ),
         recovery_action=known(reader.field(n.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)),
         remap_pending=None if isinstance(rows, Unsupported) else bool(rows[2]),
         remap_failure=None if isinstance(rows, Unsupported) else bool(rows[3]),
@@ -117,6 +126,7 @@ def _read(index: int) -> Vital:
         **_nvlink(reader),
         **_fabric(reader),
         pids=None if processes is None else tuple(process.pid for process in processes),
+        instances=(known(instances) or ()) if in_mig else None,
         # Last, since any of the calls above may have found out.
         lost=reader.lost,
         reset_required=reader.reset_required,

@@ -78,7 +78,7 @@ def healthy(of: Plan | None = None) -> Observations:
     chosen = of or plan()
     results, tests = [], []
     for check in chosen.checks:
-        for gpu in [gpu.uuid for gpu in chosen.gpus] if check.per_gpu else [None]:
+        for gpu in [unit.uuid for unit in chosen.units] if check.per_gpu else [None]:
             results.append(result(check.name, gpu))
             if check.name in SELFTESTED:
                 tests.append(SelftestResult("bitflip", check.name, gpu, True, True, 0.1, "device buffers"))

@@ -15,7 +15,8 @@ CODES: Mapping[str, tuple[str, str]] = {
         "The node's agent is silent (no heartbeat, or nothing that can be read), so nobody watches its GPUs",
         "Look at `systemctl status gpu-burnin-watch` and `journalctl -u gpu-burnin-watch` on the node; "
         "`systemctl enable --now gpu-burnin-watch` starts it, `systemctl restart gpu-burnin-watch` one that hangs. "
-        "Work on the node goes on; it takes new work once the agent is heard.",
+        "Work on the node goes on. It takes new work once the agent is heard, or while a brake holds back its removal, "
+        "which `muster why NODE` says.",
     ),
     "AGENT_WARNED": (
         "The node's agent saw something that is no fault yet",
@@ -40,9 +41,9 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested.",
     ),
     "GPUS_MISSING": (
-        "kubelet does not offer the GPUs that the node should have",
+        "kubelet does not offer the GPUs, or MIG instances, that the node should have",
         "Look at the device plugin's log on the node, then at `gpu-burnin report`; correct the inventory if the number "
-        "there is wrong.",
+        "there is wrong. Of MIG instances the message says what to do.",
     ),
     "HARDWARE_CHANGED": (
         "GPUs, VBIOS, driver or kernel have changed within a boot since the node was admitted",
@@ -58,8 +59,8 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "LEDGER_RESTORED": (
         "etcd was restored to an older state, so the ledger may have forgotten a fault of the node: no new work",
-        "Nothing, if its agent runs: the node comes back when the agent has spoken; else look at `systemctl status "
-        "gpu-burnin-watch` on it, or ask for a test: muster node retest NODE --reason REASON.",
+        "Nothing, if its agent runs and is newer than 0.2.0: the node comes back when the agent has spoken; else look "
+        "at `systemctl status gpu-burnin-watch` on it, or ask for a test: muster node retest NODE --reason REASON.",
     ),
     "MAINTENANCE": (
         "A maintenance window of the node is near or open",

@@ -19,6 +19,7 @@ from gpu_burnin.admission.decide.restored import after_restore, confirmed
 from gpu_burnin.admission.decide.retest import Flight, flight_of, retest_asked, why_asked
 from gpu_burnin.admission.decide.stand import Stand, without_node
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
+from gpu_burnin.admission.decide.waits import waits_for
 from gpu_burnin.admission.decide.words import PAUSED, sentence
 from gpu_burnin.admission.view import Brake, Decision, Rules, View
 from gpu_burnin.api.names import ADMITTER_USER
@@ -30,21 +31,12 @@ from gpu_burnin.api.record import (
     Next,
     Request,
     Spec,
-    State,
     Status,
     Transition,
 )
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
-LET_IN, TAKEN_OUT = "let in", "taken from work"
 _SINCE = "since it was let in last"
-# What a brake's leave is for.
-_LEAVE = {
-    Brake.JOIN: LET_IN,
-    Brake.GATE: TAKEN_OUT,
-    Brake.EXPIRE: "kept from new work and tested, since its proof is old",
-    Brake.TEST: "tested",
-}
 
 
 def decide(view: View, rules: Rules, now: datetime) -> Decision:
@@ -62,7 +54,7 @@ def withheld(view: View, decision: Decision, why: str, until: datetime | None, r
     """What is left of a decision that gets no leave: what was seen is kept, and `status.next` says what waits for what.
 
     What needs no leave, such as what a person asks or the taint of a maintenance window, is still done. Said again,
-    nothing changes, though `until` moves.
+    nothing changes, though `until` moves: it is told where it is this node's turn, and else when it is looked at again.
     """
     record = view.record
     if record is None:
@@ -71,14 +63,15 @@ def withheld(view: View, decision: Decision, why: str, until: datetime | None, r
         rest = _stay(view, record.spec, record.status, rules, now)
     else:
         rest = _decide(view, rules, now, decision.needs)
-    what = f"{decision.status.state} ({decision.status.code})"
-    if decision.needs is not None and rest.status.state is not State.HELD:
-        what = _LEAVE[decision.needs]
-    planned, old = Next(what, why, stamp(until) if until is not None else ""), record.status.next
-    if old is not None and until is not None and (old.what, old.why) == (what, why):
+    what, why = waits_for(view.name, decision, rest, why)
+    its_turn = until is not None and decision.needs is Brake.JOIN
+    planned, old = Next(what, why, stamp(until) if until is not None and its_turn else ""), record.status.next
+    if old is not None and its_turn and (old.what, old.why) == (what, why):
         at = when(old.at)
         planned = old if at is not None and at > now else planned
     status = replace(rest.status, next=planned)
+    if decision.opens and view.node is not None and gated(view.node, rules.names):
+        status = replace(status, message=sentence(f"{decision.status.message}; it waits to be let in"))
     return replace(rest, status=status, needs=None, wake_at=earliest(until, rest.wake_at))
 
 

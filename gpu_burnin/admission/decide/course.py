@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpu_burnin.admission.decide import retest
-from gpu_burnin.admission.decide.judge import Facts, Judged
+from gpu_burnin.admission.decide.judge import LEDGER_RESTORED, Facts, Judged
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows
 from gpu_burnin.admission.decide.nodes import gated
 from gpu_burnin.admission.decide.offered import GPUS_MISSING, missing_gpus
 from gpu_burnin.admission.decide.outlook import next_of
-from gpu_burnin.admission.decide.restored import doubted
+from gpu_burnin.admission.decide.restored import doubted, shut_by_restore
 from gpu_burnin.admission.decide.stand import ASKED_CODES, Stand, stand_of
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, brief, sentence
@@ -40,7 +40,12 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
     if not judged.fit or stand.who:
         if denied is Brake.GATE and was_open and not stand.who and doubted(facts.spec, facts.status) is None:
             return _course(judged, _braked(facts, judged, flight), True, flight, planned, None)
-        return _course(judged, stand, False, flight, planned, _leave_to_gate(facts, judged, stand, was_open))
+        needs = _leave_to_gate(facts, judged, stand, was_open)
+        if needs is None and begun is not None and begun.mine and judged.code == LEDGER_RESTORED:
+            needs = Brake.TEST  # a whole fleet may be in this doubt at once
+        if denied is Brake.GATE and needs is denied and not was_open:
+            return _course(judged, _braked(facts, judged, flight), False, flight, planned, None)
+        return _course(judged, stand, False, flight, planned, needs)
     if flight.request is None:
         stand = _ready(facts, judged, calendar)
         planned = planned or _after(facts, stand, calendar)
@@ -62,24 +67,27 @@ def course_of(facts: Facts, judged: Judged, flight: retest.Flight, calendar: Win
 def _leave_to_gate(facts: Facts, judged: Judged, stand: Stand, was_open: bool) -> Brake | None:
     """The leave to keep it from work: none for a boot, the doubt after a restore of etcd, nor for what a person asks.
 
-    A hold, and that doubt, keep new work away and no more: to ask the work on it to leave is the admitter's own step.
+    A hold, and that doubt, keep new work away and no more, and the brake counts neither. What follows them is the
+    admitter's own step: to ask the work on it to leave, and to keep it closed when they are over.
     """
-    held = active(facts.spec.hold, facts.now) is not None and facts.status.state is State.HELD
-    held = held or _closed_in_doubt(facts)
     asked = stand.who or active(facts.spec.quarantine, facts.now) is not None
-    own_step = was_open or (held and judged.fault)
+    was_let_in = facts.status.accepted is not None
+    own_step = was_open or (_closed_without_leave(facts) and (judged.fault or was_let_in))
     in_doubt = doubted(facts.spec, facts.status) is not None and not judged.fault
     return Brake.GATE if own_step and not (asked or judged.rebooted or in_doubt) else None
 
 
-def _closed_in_doubt(facts: Facts) -> bool:
-    """Whether a restore of etcd closed it, whatever else is said of it, and no fault has had leave since."""
-    before = facts.view.record.status if facts.view.record is not None else facts.status
-    return doubted(facts.spec, before) is not None and before.state is not State.QUARANTINED
+def _closed_without_leave(facts: Facts) -> bool:
+    """Whether a hold or a restore of etcd closed it, whatever is said of it now."""
+    record = facts.view.record
+    return record is not None and (record.status.state is State.HELD or shut_by_restore(record.spec, record.status))
 
 
 def _braked(facts: Facts, judged: Judged, flight: retest.Flight) -> Stand:
-    """A node that should be out and works on, since nobody gave leave: it says so, and has the test that was asked."""
+    """A node that should be out and stays as it is, since nobody gave leave: it says so, and has the test asked for."""
+    if gated(facts.node, facts.rules.names):  # its state says that it was closed without leave, also while it is tested
+        over = f"{brief(judged.message)}; the hold that closed it is over"
+        return Stand(facts.status.state, judged.code, sentence(over))
     ask, request = retest.retest_asked(facts), flight.request
     if ask is not None and request is not None and request.why == retest.why_asked(ask) and not flight.unanswered:
         return Stand(State.TESTING, "RETEST_ASKED", sentence(f"{brief(judged.message)}; {request.why}"))
@@ -100,7 +108,8 @@ def _keeps_out(facts: Facts, judged: Judged, begun: retest.Wish | None, denied: 
 def _course(
     judged: Judged, stand: Stand, is_open: bool, flight: retest.Flight, planned: Next | None, needs: Brake | None
 ) -> Course:
-    return Course(stand, is_open, flight, planned or next_of(stand, flight.request, judged), needs)
+    planned = planned or next_of(stand, flight.request, judged, unanswered=bool(flight.unanswered))
+    return Course(stand, is_open, flight, planned, needs)
 
 
 def _with_test(
@@ -118,7 +127,7 @@ def _with_test(
         again = stamp(later(facts.now, facts.rules.retry_s))
         return flight, None, Next(retest.AGAIN, flight.gave_up, again)
     why, until = retest.obstacle(facts, judged, wanted, calendar)
-    if not why and judged.fit and wanted.mine and denied is not None:
+    if not why and wanted.mine and denied is not None and (judged.fit or judged.code == LEDGER_RESTORED):
         why = "there is no leave for a test now"
     if why:
         old = facts.status.next
@@ -147,12 +156,12 @@ def _after(facts: Facts, stand: Stand, calendar: Windows) -> Next | None:
 def _ready(facts: Facts, judged: Judged, calendar: Windows) -> Stand:
     """A node that may take work, with what is known to come: the first of these is what people ask about."""
     name = facts.view.name
-    if short := missing_gpus(facts.node, facts.spec.hardware):
+    if short := missing_gpus(facts.node, facts.spec.hardware, facts.tested):
         return Stand(State.READY, GPUS_MISSING, f"{name}: {short}")
     if calendar.why:
         return Stand(State.READY, BEGUN, f"{name}: {calendar.why}")
     if judged.due:
-        return Stand(State.READY, judged.code, f"{judged.message}; it is tested when it is idle")
+        return Stand(State.READY, judged.code, f"{judged.message}; it is tested in its turn, when it is idle")
     if warned := retest.warning(facts):
         return Stand(State.READY, "AGENT_WARNED", f"{name}: {warned}")
     if retest.after_maintenance(facts):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from gpu_burnin.admission.decide.nodes import amount, boot_id, condition, gated
-from gpu_burnin.admission.decide.offered import GPUS_MISSING, missing_gpus
+from gpu_burnin.admission.decide.nodes import boot_id, condition, gated
+from gpu_burnin.admission.decide.offered import GPUS_MISSING, is_named, missing_gpus
 from gpu_burnin.admission.decide.remember import busy, proof_of, rank
 from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
 from gpu_burnin.admission.decide.watched import AGENT_SILENT, unwatched
@@ -17,7 +18,7 @@ from gpu_burnin.admission.view import Evidence, Node, Rules, View
 from gpu_burnin.api.evidence import MAX_SKEW_S, Expectation, Statement, refusal
 from gpu_burnin.api.record import Spec, State, Status
 from gpu_burnin.system.hardware_identity import UNNAMED, difference
-from gpu_burnin.types import Verdict
+from gpu_burnin.types import JSON, Verdict
 
 # Evidence of nodes tested together must not expire together.
 TTL_JITTER = 0.1
@@ -90,6 +91,12 @@ class Facts:
     def boot(self) -> str:
         """The boot that kubelet reports."""
         return boot_id(self.node)
+
+    @property
+    def tested(self) -> Mapping[str, JSON]:
+        """The identity of the hardware that its evidence is of; while that is withdrawn, of what it was let in with."""
+        accepted = self.status.accepted
+        return self.evidence.hardware or (accepted.hardware if accepted is not None else {})
 
     @property
     def statement(self) -> Statement | None:
@@ -353,7 +360,8 @@ def _changed(facts: Facts, statement: Statement) -> str:
 
 def _missing(facts: Facts) -> Judged | None:
     """GPUs that are not there for longer than a device plugin takes to start again."""
-    short, told = missing_gpus(facts.node, facts.spec.hardware), facts.status.code == GPUS_MISSING
+    told = facts.status.code == GPUS_MISSING
+    short = missing_gpus(facts.node, facts.spec.hardware, facts.tested)
     since = when(facts.status.since) if told else None
     over = since is not None and facts.now >= later(since, facts.rules.gpus_grace_s)
     if not short or not (over or gated(facts.node, facts.rules.names)):
@@ -362,7 +370,7 @@ def _missing(facts: Facts) -> Judged | None:
     # does one that never does.
     doubted = told and facts.status.state is State.SUSPECT
     starting = not (over or doubted or facts.admitted_in_this_boot)
-    named = amount(facts.node, "capacity", facts.spec.hardware.resource) is not None
+    named = is_named(facts.node, facts.spec.hardware, facts.tested)
     state = _waiting(facts) if starting else State.SUSPECT
     return _held(facts, state, GPUS_MISSING, f"{facts.view.name}: {short}", retest=named and not starting)
 

@@ -16,7 +16,8 @@ _AWAITED = {
     "EVIDENCE_MISSING": "its first burn-in has to pass (site.yml starts it)",
     "EVIDENCE_SIMULATED": "it needs a pass on real hardware",
     "HOST_KEY_UNKNOWN": "its host key has to be pinned",
-    "LEDGER_RESTORED": "its agent has to say its newest evidence anew, which it does by itself when it runs",
+    "LEDGER_RESTORED": "its agent has to say its newest evidence anew, which it does by itself when it runs and is "
+    "newer than 0.2.0; else it needs a test: muster node retest",
     "NODE_ABSENT": "kubelet has to register the node, which it does once a burn-in of this boot has passed",
     "NODE_UNKNOWN": "kubelet has to report again",
     "NODE_UNREPORTED": "kubelet has to report the node's status",
@@ -31,8 +32,13 @@ def _time(text: str) -> str:
     return stamp(moment) if moment is not None else ""
 
 
-def next_of(stand: Stand, request: Request | None, judged: Judged | None = None) -> Next:
+def next_of(stand: Stand, request: Request | None, judged: Judged | None = None, *, unanswered: bool = False) -> Next:
     """What comes next at this place, where nothing more is known than the place."""
+    if request is not None and unanswered:
+        why = (
+            f"the test of level {request.level} has no result: look at gpu-burnin-watch on the node; muster node retest"
+        )
+        return Next("judged again", f"{why} asks anew")
     if request is not None:
         return Next("judged by its test", f"level {request.level}, asked for at {request.since}: {request.why}")
     if stand.state is State.READY:

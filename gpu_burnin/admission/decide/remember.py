@@ -9,14 +9,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpu_burnin.admission.decide.nodes import machine_id
-from gpu_burnin.admission.decide.times import LONG_AGO, later, stamp, when
+from gpu_burnin.admission.decide.owed import owed, settled
+from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import fault
 from gpu_burnin.admission.view import Evidence, Pod, Rules, View
 from gpu_burnin.api.evidence import MAX_SKEW_S, Statement
 from gpu_burnin.api.levels import LEVELS
-from gpu_burnin.api.record import PowerCycle, Spec, Status, Tested, Use
+from gpu_burnin.api.record import Spec, Status, Tested, Use
 from gpu_burnin.api.run_files import MAX_SEQUENCE
-from gpu_burnin.types import Action, Verdict
+from gpu_burnin.types import Verdict
 
 _MOST_CHARS = 64
 EVIDENCE_REPLAYED = "EVIDENCE_REPLAYED"
@@ -41,13 +42,13 @@ def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: 
     status = replace(status, highest_sequence=sequence, highest_report_sha256=report)
     statement = evidence.statement
     if statement is not None and evidence.code is None:
-        asks_for_power = statement.verdict is Verdict.FAIL and statement.action == Action.POWER_CYCLE
-        if asks_for_power and statement.sequence > status.highest_sequence:
-            status = replace(status, power_cycle=PowerCycle(fault(statement), statement.boot_id, stamp(now)))
+        if statement.sequence > status.highest_sequence:
+            status = replace(status, power_cycle=owed(status.power_cycle, evidence, now))
         status = _seen(status, statement)
         allowed = spec.identity.allow_simulated or not statement.simulated
         status = replace(status, proofs=_proofs(status, statement, now, allowed))
-    if not rules.confirm_power_cycle or _power_cycled(status, spec):
+    debt = status.power_cycle
+    if debt is not None and (not rules.confirm_power_cycle or settled(debt, spec, evidence)):
         status = replace(status, power_cycle=None)
     return replace(status, use=_use(status.use, view.pods, now)) if view.node is not None else status
 
@@ -78,13 +79,6 @@ def examined(view: View, spec: Spec, status: Status) -> Evidence:
         )
         return replace(evidence, code=EVIDENCE_REPLAYED, message=message)
     return evidence
-
-
-def _power_cycled(status: Status, spec: Spec) -> bool:
-    """Whether who asks for a test or repairs the node says that its power was off since the fault."""
-    since = when(status.power_cycle.since) if status.power_cycle is not None else None
-    asks = (ask for ask in (spec.retest, spec.repair) if ask is not None and ask.power_cycled)
-    return since is not None and any((when(ask.since) or LONG_AGO) >= since for ask in asks)
 
 
 def _highest(spec: Spec, status: Status) -> tuple[int, str]:

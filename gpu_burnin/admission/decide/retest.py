@@ -16,6 +16,7 @@ from gpu_burnin.admission.decide.nodes import annotation, gated
 from gpu_burnin.admission.decide.remember import rank
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import PAUSED, active, sentence
+from gpu_burnin.admission.view import Rules
 from gpu_burnin.api.agent_note import Asked, note_text
 from gpu_burnin.api.evidence import Statement
 from gpu_burnin.api.levels import LEVELS
@@ -80,7 +81,7 @@ def flight_of(facts: Facts, maintenance: Windows) -> Flight:
             return Flight()
         if facts.now < settled:
             return Flight(request, wake_at=settled)
-    overdue = later(settled, level_s(request.level) + facts.rules.request_timeout_s)
+    overdue = overdue_at(since, request.level, facts.rules)
     if facts.now <= overdue:
         return Flight(request, sent=True, wake_at=overdue)
     if not is_sent(facts, request):
@@ -192,6 +193,11 @@ def after_maintenance(facts: Facts) -> bool:
     """Whether a window was over after the last test."""
     ended, tested = ended_at(facts.status), _tested(facts)
     return ended is not None and (tested is None or ended > tested)
+
+
+def overdue_at(since: datetime, level: str, rules: Rules) -> datetime:
+    """When a test that was asked for at `since` should have an answer."""
+    return later(since, rules.settle_s + level_s(level) + rules.request_timeout_s)
 
 
 def level_s(level: str) -> float:

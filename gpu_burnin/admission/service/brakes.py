@@ -130,7 +130,7 @@ class Brakes:
         """How many nodes there may be, those that there are (but for this one), and the limit in words."""
         fleet = len(self.fleet)
         if brake is Brake.TEST:
-            taken = self.fleet.running | self._granted[brake]
+            taken = self.fleet.under_test() | self._granted[brake]
             return self.tests_at_once(fleet), taken - {name}, "the limit of tests at a time"
         by_itself = self._granted[Brake.GATE] | self._granted[Brake.EXPIRE]
         gated, most = self.fleet.held_back(*HELD_BACK) | by_itself, _most(self.max_unready_share, fleet)

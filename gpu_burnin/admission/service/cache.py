@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gpu_burnin.admission.client import Object
-from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
+from gpu_burnin.admission.decide.retest import overdue_at
 from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.service.packed import PackedStore
-from gpu_burnin.admission.view import Pod
+from gpu_burnin.admission.view import Pod, Rules
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, State, Use, parse
 from gpu_burnin.system.codec import from_json
@@ -29,17 +29,26 @@ HELD_BACK = (State.SUSPECT, State.QUARANTINED, State.EXPIRING)
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of a NodeAdmission what is asked of all at once. `asked_until`: so long a person asks, None where nobody does."""
+    """Of a NodeAdmission what is asked of all at once. `asked_until`: so long a person asks, None where nobody does.
+
+    `tested_until` is when the test that was asked for should have an answer, None where there is none.
+    `shut_by_restore` is as in decide/restored.py.
+    """
 
     state: State
     code: str
     asked_until: datetime | None
-    running: bool
+    tested_until: datetime | None
     proofs: Mapping[str, str]
     use: Use | None
     repaired_at: str
     admitted: bool
     expires_at: str
+    shut_by_restore: bool = False
+
+    def under_test(self, now: datetime) -> bool:
+        """Whether a test was asked for that may have an answer yet."""
+        return self.tested_until is not None and now < self.tested_until
 
 
 class Store(Protocol):
@@ -133,11 +142,11 @@ class Nodes(PackedStore):
 class Records(PackedStore):
     """NodeAdmissions, with a summary of each."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, rules: Rules | None = None) -> None:
         super().__init__()
-        self._names = names
+        self._names, self._rules = names, rules or Rules(names)
         self.summaries: dict[str, Summary] = {}
-        self.running: set[str] = set()
+        self._asked: set[str] = set()
         self._held_back: dict[State, set[str]] = {state: set() for state in HELD_BACK}
         self._lock = threading.Lock()
         self.addresses: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
@@ -153,7 +162,7 @@ class Records(PackedStore):
         with self._lock:
             fresh, changed = self._packed.keep(name, version, document, listed)
             if fresh:
-                self._index(name, _summary(spec, status))
+                self._index(name, _summary(spec, status, self._rules))
                 identity = spec.get("identity") or {}
                 self.addresses[name] = tuple(identity.get("addresses") or ()), tuple(identity.get("dnsNames") or ())
         return name if changed else ""
@@ -177,24 +186,31 @@ class Records(PackedStore):
     def held_back(self, *states: State) -> set[str]:
         """Nodes in these states that had been let in, of which no person asks anything now.
 
-        Nor are those meant that wait for their agents after etcd was restored: that is the restore's doing.
+        Nor are those meant that a restore of etcd has closed, whatever is said of them besides a fault that has leave.
         """
         now, found = datetime.now(UTC), (self._held_back[state] for state in states)
         return {name for name in set().union(*found) if not self._excused(name, now)}
+
+    def under_test(self) -> set[str]:
+        """Nodes that were asked for a test, and may answer yet: one that never does takes no place for ever."""
+        now = datetime.now(UTC)
+        asked = ((name, self.summaries.get(name)) for name in self._asked)
+        return {name for name, summary in asked if summary is not None and summary.under_test(now)}
 
     def _excused(self, name: str, now: datetime) -> bool:
         summary = self.summaries.get(name)
         if summary is None:
             return False
-        return summary.code == LEDGER_RESTORED or (summary.asked_until is not None and now < summary.asked_until)
+        return summary.shut_by_restore or (summary.asked_until is not None and now < summary.asked_until)
 
     def _index(self, name: str, summary: Summary | None) -> None:
         old = self.summaries.pop(name, None)
         # Sets that others read are replaced, not changed.
         if old is not None and old.state in HELD_BACK:
             self._held_back[old.state] = self._held_back[old.state] - {name}
-        if (old is not None and old.running) != (summary is not None and summary.running):
-            self.running = self.running ^ {name}
+        is_asked = summary is not None and summary.tested_until is not None
+        if (name in self._asked) != is_asked:
+            self._asked = self._asked ^ {name}
         if summary is not None:
             self.summaries[name] = summary
             if summary.state in HELD_BACK and summary.admitted:
@@ -205,25 +221,33 @@ class Records(PackedStore):
         return list(self.summaries.items())
 
 
-def _summary(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Summary:
+def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -> Summary:
     try:
         state = State(status.get("state") or State.NEW)
     except ValueError:
         state = State.NEW
     asks = (spec[ask] for ask in ("hold", "quarantine", "repair") if spec.get(ask))
     use, changes = status.get("use"), status.get("transitions") or []
+    restored = (spec.get("restored") or {}).get("since")
     repaired = [c.get("at", "") for c in changes if isinstance(c, dict) and c.get("from") == State.REPAIRING]
     return Summary(
         state=state,
         code=sys.intern(str(status.get("code") or "")),
         asked_until=max((when(str(ask.get("until") or "")) or FAR for ask in asks), default=None),
-        running=bool(status.get("request")),
+        tested_until=_tested_until(status.get("request"), rules),
         proofs={sys.intern(str(k)): str(v) for k, v in (status.get("proofs") or {}).items()},
         use=_use(use),
         repaired_at=max(repaired, default=""),
         admitted=bool(status.get("accepted")),
         expires_at=str((status.get("accepted") or {}).get("expiresAt") or ""),
+        shut_by_restore=bool(restored) and restored != status.get("confirmed") and state is not State.QUARANTINED,
     )
+
+
+def _tested_until(request: Mapping[str, Any] | None, rules: Rules) -> datetime | None:
+    if not request:
+        return None
+    return overdue_at(when(str(request.get("since") or "")) or FAR, str(request.get("level") or ""), rules)
 
 
 def _use(document: object) -> Use | None:

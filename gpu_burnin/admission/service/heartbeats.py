@@ -30,6 +30,8 @@ class _Beat:
     # The node waits for it, and is looked at when it comes: its silence was told, or nobody lets it in before.
     awaited: bool = False
     told: bool = False
+    # Whether its agent is of a version that sends them: an older one, taken back, leaves the object as it is.
+    counts: bool = True
 
 
 class Heartbeats:
@@ -55,6 +57,7 @@ class Heartbeats:
             if old is not None and old.text == text:
                 return ""
             beat = _Beat(text, str(spec.get("bootID", "")), self._listened_s, fresh=not listed)
+            beat.counts = old is None or old.counts
             new_boot = old is None or old.boot_id != beat.boot_id
             if listed and old is not None:
                 # It may be of any age, and older than what was heard: an etcd may have been restored.
@@ -76,7 +79,7 @@ class Heartbeats:
             return {name for name, beat in self._beats.items() if beat.text is not None}
 
     def heard(self, name: str, *, expected: bool, awaited: bool) -> Heard | None:
-        """What was heard of a node; None where nobody expects that its agent sends heartbeats, and none was seen.
+        """What was heard of a node; None where nobody expects yet that its agent sends heartbeats, and none was seen.
 
         The silence of one that never came begins when it is first expected. `awaited`: the node waits for the next.
         """
@@ -86,8 +89,21 @@ class Heartbeats:
                 if not expected:
                     return None
                 beat = self._beats[name] = _Beat(None, "", self._listened_s)
+            if not beat.counts:
+                beat.counts = True
+                if not beat.fresh:
+                    beat.changed_s, beat.told = self._listened_s, False
             beat.awaited = awaited
             return Heard(beat.boot_id, self._listened_s - beat.changed_s, beat.fresh)
+
+    def sends_none(self, name: str) -> None:
+        """Its agent says that it is of a version without heartbeats: what came before counts no more.
+
+        The silence of the next version begins when it is first expected.
+        """
+        with self._lock:
+            if (beat := self._beats.get(name)) is not None and beat.counts:
+                beat.counts, beat.fresh = False, False
 
     def forget(self, name: str) -> None:
         """The node is gone, and so is what was expected of it."""

@@ -96,7 +96,7 @@ class Keeper:
                 if wait_s < SHORT_WAIT_S:
                     return until
                 decision = withheld(view, decision, leave.why, until, self.rules, now)
-                self._denied(brake, name, leave.why, decision)
+                self._denied(brake, view, leave.why, decision)
         self._served(view, decision)
         try:
             changed_meanwhile = self._carry_out(view, decision)
@@ -132,9 +132,11 @@ class Keeper:
         )
 
     def _heard(self, record: NodeAdmission, node: Mapping[str, Any], agent: AgentNote | None) -> Heard | None:
-        expected = agent is not None and agent.heartbeat
+        if agent is not None and not agent.heartbeat:
+            self.heartbeats.sends_none(record.name)
+            return None
         awaited = gated(node, self.rules.names) or record.status.code == AGENT_SILENT
-        return self.heartbeats.heard(record.name, expected=expected, awaited=awaited)
+        return self.heartbeats.heard(record.name, expected=agent is not None, awaited=awaited)
 
     def _carry_out(self, view: View, decision: Decision) -> bool:
         """Whether Node or record was changed by others meanwhile."""
@@ -259,20 +261,33 @@ class Keeper:
         if before is not None and decision.status.request != before:
             self.choices.pop(view.name, None)
 
-    def _denied(self, brake: Brake, name: str, why: str, decision: Decision) -> None:
-        now_s = self.monotonic_s()
-        # Nodes that wait for their turn to join, or for a test, are no alarm, nor is one that a person keeps from work.
+    def _denied(self, brake: Brake, view: View, why: str, decision: Decision) -> None:
+        name, now_s = view.name, self.monotonic_s()
+        # Nodes that wait for their turn to join, or for a test, are no alarm, nor is one that a hold has closed.
         quiet = brake in (Brake.JOIN, Brake.TEST) or decision.status.state is State.HELD
         if quiet or now_s < self._alarmed.get(brake, -ALARM_EVERY_S) + ALARM_EVERY_S:
             return
         self._alarmed[brake] = now_s
-        message = (
-            f"{name} and maybe others should be kept from work and are not: {why}; look at `muster status`: a fault of "
-            "many nodes at once is often one of the software, and a person has to decide (muster node quarantine)"
-        )
+        message = f"{name} and maybe others {_kept_from(view, decision, why)}"
         self.journal.say(message, brake=str(brake), node=name)
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE, "namespace": SYSTEM_NAMESPACE}
         self.herald.alarm(SYSTEM_NAMESPACE, lease, "MusterBrake", message)
+
+
+def _kept_from(view: View, decision: Decision, why: str) -> str:
+    """What a brake keeps from being done about a node, and what a person can do."""
+    if view.record is None:
+        return (
+            f"work and have no NodeAdmission, so nobody says which machines they are: {why}; add them to the inventory "
+            "and run site.yml, or keep new work away with `kubectl cordon`"
+        )
+    decide = (
+        "look at `muster status`: a fault of many nodes at once is often one of the software, and a person has to "
+        "decide (muster node quarantine)"
+    )
+    if decision.opens:
+        return f"should be kept from work and are not: {why}; {decide}"
+    return f"take no new work, and what runs on them is not asked to leave: {why}; {decide}"
 
 
 def _of_version(patch: Patch, version: str) -> Patch:

@@ -69,7 +69,8 @@ class Term:
         names, self._over, self._may_write = config.names, threading.Event(), may_write
         api = KubeApi(config.kubeconfig_path, retries=0, before_write=self._check)
         self.config, self.api, self.journal, self.metrics = config, api, journal, metrics
-        self.nodes, self.records, self.pods = Nodes(trim_node), Records(names), Pods(names.hold_until)
+        self.nodes, self.pods = Nodes(trim_node), Pods(names.hold_until)
+        self.records = Records(names, config.decision_rules)
         self.heartbeats = Heartbeats(config.rules.agent_silent_s)
         self.requests, self.pause = Requests(), Pause()
         self.queue, self._csr_queue = WorkQueue(), WorkQueue()
@@ -380,7 +381,7 @@ class Term:
                 summary.use,
                 self._asked_at.get(name, ""),
                 summary.repaired_at,
-                summary.running,
+                summary.under_test(now),
             )
             for name, summary in self.records.all_summaries()
         ]

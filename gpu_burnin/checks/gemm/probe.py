@@ -4,9 +4,9 @@ Exact products come out the same on every data path, so they cannot tell. These 
 - FP64 and FP32: one full-mantissa product in each dot product, rounded once: only the native path gives it;
 - TF32: the same FP32 operands; TF32 cuts each to 11 significant bits, by truncation or to nearest;
 - BF16, FP16, FP8: positive random operands. Tensor cores truncate their sums, so hardly any result lies above the exact
-  value; units that round to nearest give about half (project design, section 6). Their size tells more: FP16 units
-  overflow on BF16 operands, BF16 units cut FP16 operands to 8 bits, and FP8 units of Ada and Hopper keep about 13 bits
-  of a sum, where any other unit keeps 23 and more;
+  value; units that round to nearest give about half. Their size tells more: FP16 units overflow on BF16 operands, BF16
+  units cut FP16 operands to 8 bits, and FP8 units of Ada and Hopper keep about 13 bits of a sum, where any other unit
+  keeps 23 and more;
 - INT8: sums beyond 2^24, which only an integer accumulator holds to the last bit.
 What bits leave open is told by rates (data_path.py). Where the right bits of a probe are known, wrong ones are a fault
 of the GPU, unless they are what another path would give.

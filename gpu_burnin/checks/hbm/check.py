@@ -168,4 +168,5 @@ def _coverage(ctx: CheckContext, scan: Scan, taken: Taken, rounds: int, sweep_s:
         word_bytes=WORD_BYTES,
         ecc="counters of corrected and uncorrected errors are judged over the whole run",
         simulated=simulated,
+        of_instance=ctx.gpu is not None and ctx.gpu.instance is not None,
     )

@@ -154,7 +154,9 @@ class MixedLoad:
         rank = self._group.rank
         self._to, self._from = members[(rank + 1) % len(members)], members[rank - 1]
         handle: JSON = None
-        if len(members) > 1:
+        if any(unit.instance is not None for unit in self._ctx.gpus):
+            self.done.peer.why = "GPUs in MIG mode reach no other GPU"
+        elif len(members) > 1:
             try:
                 self._nvlink = nvlink_port(self._device)
                 handle = self._nvlink.export(own, tuple(dict.fromkeys((self._to, self._from))), self._size_bytes)
@@ -165,7 +167,7 @@ class MixedLoad:
         handles = self._group.gather(handle)
         ready = False
         if len(members) == 1:
-            self.done.peer.why = "there is no other GPU in this run"
+            self.done.peer.why = self.done.peer.why or "there is no other GPU in this run"
         elif self._nvlink is not None and handle is not None:
             ready = self._attach(handles.get(self._to), handles.get(self._from))
         # A GPU that cannot write must not be waited for by the one that verifies.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from gpu_burnin.checks.power.result import Frequency
 from gpu_burnin.settings.config import NEVER
 
-# Design, section 6: 0.5 to 50 Hz, where voltage regulators (fast) and a site's supply and cooling (slow) answer.
+# 0.5 to 50 Hz, where voltage regulators (fast) and a site's supply and cooling (slow) answer.
 FREQUENCIES_HZ: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 # A sweep: what resonates between the seven above is met too.
 SWEEP_HZ: tuple[float, ...] = (0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 14.0, 20.0, 30.0, 50.0)

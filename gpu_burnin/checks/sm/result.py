@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpu_burnin.checks.least import too_small_share
 from gpu_burnin.types import Coverage, Shortfall
 
-# Design, section 6: every SM.
+# Every SM.
 LEAST_SHARE = 1.0
 
 

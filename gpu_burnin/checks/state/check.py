@@ -149,9 +149,9 @@ def corrected_errors(state: GpuState, table: SkuTable) -> CorrectedErrors | None
 
 
 def mig_coverage(state: GpuState) -> MigCoverage | None:
-    """What the MIG instances of a GPU reach; None where it has none."""
+    """What the MIG instances of a GPU reach; None where MIG is off, or the driver does not tell."""
     instances = known(state.mig_instances)
-    if not instances:
+    if state.mig_enabled is not True or instances is None:
         return None
     total = known(state.memory_bytes)
     reached = sum(instance.memory_bytes for instance in instances)

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from gpu_burnin.checks.state.rules import MODEL_RULES, NAME, RULES, Expected, HostLink, gpu_reason, unread_fields
 from gpu_burnin.hardware import make_reason
-from gpu_burnin.telemetry.state import GpuState, MigInstance, Unsupported, known
-from gpu_burnin.types import JSON, Reason
+from gpu_burnin.telemetry.state import GpuState, Unsupported, known
+from gpu_burnin.types import JSON, MigInstance, Reason
 
 
 def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason, ...]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from gpu_burnin.hardware.corrected import CorrectedErrors
 from gpu_burnin.system.quantities import count, size
-from gpu_burnin.telemetry.state import MigInstance
-from gpu_burnin.types import JSON, Coverage, optional
+from gpu_burnin.types import JSON, Coverage, MigInstance, optional
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,5 @@ class StateCoverage(Coverage):
         return [
             f"MIG: {layout} on each of {count(gpus, 'GPU')}, which reach {multiprocessors} multiprocessors of it"
             + (f" and all but {size(unreached)} of its memory" if unreached is not None else "")
-            + "; no instance was put under load"
             for (layout, multiprocessors, unreached), gpus in alike.items()
         ]

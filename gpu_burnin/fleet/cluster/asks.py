@@ -103,7 +103,7 @@ def follows(record: NodeAdmission, verb: Verb, ask: Ask, hindrance: str) -> str:
         return f"it stays in the quarantine that {other.who} asked for until that is released"
     if verb is Verb.RETEST:
         return "it is tested when no pod with GPUs runs on it, and comes back with a PASS"
-    return "it comes back within seconds when its proof holds; else it is tested first"
+    return f"it comes back within seconds when its proof holds; else `muster why {record.name}` says what it waits for"
 
 
 def hindrance(api: KubeApi, verb: Verb, now: datetime) -> str:

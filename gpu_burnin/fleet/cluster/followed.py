@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.decide import gated
-from gpu_burnin.admission.decide.core import TAKEN_OUT
 from gpu_burnin.admission.decide.nodes import effects, labelled_ready
 from gpu_burnin.admission.decide.retest import why_asked
 from gpu_burnin.admission.decide.stand import ASKED_CODES
+from gpu_burnin.admission.decide.waits import TAKEN_OUT
 from gpu_burnin.admission.view import Node
 from gpu_burnin.admission.waiting import read
 from gpu_burnin.api.names import NO_SCHEDULE, Names
@@ -62,7 +62,7 @@ def followed(record: NodeAdmission, node: Node | None, verb: Verb, ask: Ask, nam
     if verb is Verb.RETEST:
         return _test(record, ask)
     if verb is Verb.RELEASE:
-        if status.state is State.HELD or status.code in ASKED_CODES:
+        if status.code in ASKED_CODES:
             return ""
         if node is not None and status.state is State.READY and not _takes_work(node, names):
             return ""  # the ledger is written first

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpu_burnin.admission.decide import DELETED, condition, gated
-from gpu_burnin.admission.decide.core import TAKEN_OUT
 from gpu_burnin.admission.decide.nodes import effects, labelled_ready
 from gpu_burnin.admission.decide.times import when
+from gpu_burnin.admission.decide.waits import TAKEN_OUT
 from gpu_burnin.admission.view import Node
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import State
@@ -90,8 +90,8 @@ def row(item: Mapping[str, Any], now: datetime) -> Row:
     )
     if "retest" in found.asks and spec["retest"].get("since") == status.get("retested"):
         found = replace(found, asks=tuple(ask for ask in found.asks if ask != "retest"))
-    if state == State.READY and coming.get("what") == TAKEN_OUT:
-        return replace(found, state=BRAKED, brake=str(coming.get("why") or ""))
+    if coming.get("what") == TAKEN_OUT:  # also while it is tested
+        return replace(found, state=BRAKED, brake=str(coming.get("why") or "").partition("; ")[0])
     since = when(found.since)
     late = since is not None and now - since > _LATE
     if state == State.NEW and found.code == "NODE_ABSENT" and (proven or late):

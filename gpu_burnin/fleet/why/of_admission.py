@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpu_burnin.admission.decide.core import TAKEN_OUT
+from gpu_burnin.admission.decide.waits import TAKEN_OUT
 from gpu_burnin.api.agent_note import AgentNote, Maintenance, NoteError, read_note
 from gpu_burnin.api.names import ADMITTER_USER, Names
 from gpu_burnin.api.record import Ask, NodeAdmission, State, Tested, Transition
@@ -71,7 +71,7 @@ def kind_of(step: Transition) -> What:
 def is_braked(record: NodeAdmission) -> bool:
     """Whether it is at work though it should not be, since nobody gave the admitter leave."""
     coming = record.status.next
-    return record.status.state is State.READY and coming is not None and coming.what == TAKEN_OUT
+    return coming is not None and coming.what == TAKEN_OUT
 
 
 def out_of_service(record: NodeAdmission) -> Transition | None:

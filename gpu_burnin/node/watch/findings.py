@@ -93,7 +93,9 @@ def _of_gpu(gpu: Vital, before: Mapping[str, int]) -> Iterable[Finding]:
 
 def identity_of(vitals: Vitals, kernel: str) -> dict[str, JSON]:
     """The hardware identity that these readings are of."""
-    gpus = (Gpu(gpu.index, gpu.uuid, gpu.serial, gpu.pci_bus_id, "", "", 0, gpu.vbios) for gpu in vitals.gpus)
+    gpus = (
+        Gpu(gpu.index, gpu.uuid, gpu.serial, gpu.pci_bus_id, "", "", 0, gpu.vbios, gpu.instances) for gpu in vitals.gpus
+    )
     return hardware_identity.identity(gpus, vitals.driver, kernel)
 
 

@@ -132,7 +132,7 @@ class SimulatedNvml:
 
     def _nvmlDeviceGetUUID(self, handle: Any, text: Any, _size: Any) -> int:
         own, instance = uuid(self._index(handle)), self._number(handle) >> _OF_AN_INSTANCE
-        _write(text, f"MIG-{instance:08x}{own[12:]}" if instance else own)
+        _write(text, f"MIG-{instance:04x}{own[8:]}" if instance else own)
         return _OK
 
     def _nvmlDeviceGetName(self, handle: Any, text: Any, _size: Any) -> int:

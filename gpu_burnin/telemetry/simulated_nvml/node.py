@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.telemetry.simulated_nvml.profiles import Profile, faults, models, profile
@@ -18,23 +19,28 @@ NEWEST_BRANCH = "580"
 
 @dataclass(frozen=True)
 class SimulatedNode:
-    """`count` GPUs of a model (key in skus.yaml) under a driver branch; `faults` by the number of the GPU."""
+    """`count` GPUs of a model (key in skus.yaml) under a driver branch; `faults` by the number of the GPU, and so the
+    instances of those in MIG mode: profile, multiprocessors, MiB."""
 
     model: str
     count: int
     branch: str = NEWEST_BRANCH
     faults: Mapping[int, str] = field(default_factory=dict)
+    mig: Mapping[int, Sequence[Sequence[Any]]] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """The value of the environment variable."""
-        return json.dumps(vars(self) | {"faults": {str(gpu): name for gpu, name in self.faults.items()}})
+        by_gpu = {part: {str(gpu): value for gpu, value in getattr(self, part).items()} for part in ("faults", "mig")}
+        return json.dumps(vars(self) | by_gpu)
 
     @classmethod
     def from_text(cls, text: str) -> SimulatedNode:
         """The node of such a value. Raises GpuBurninError (exit 2)."""
         try:
             said = json.loads(text)
-            node = cls(**{**said, "faults": {int(gpu): str(name) for gpu, name in said.get("faults", {}).items()}})
+            sick = {int(gpu): str(name) for gpu, name in said.get("faults", {}).items()}
+            parted = {int(gpu): instances for gpu, instances in said.get("mig", {}).items()}
+            node = cls(**{**said, "faults": sick, "mig": parted})
             node.profiles()
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise GpuBurninError(
@@ -49,7 +55,8 @@ class SimulatedNode:
         width = recorded.calls["nvmlDeviceGetMaxPcieLinkWidth"]
         healthy = recorded.changed(calls={"nvmlDeviceGetCurrPcieLinkWidth": width})
         sick = {gpu: healthy.changed(**_answers(name)) for gpu, name in self.faults.items()}
-        return tuple(sick.get(gpu, healthy) for gpu in range(self.count))
+        found = [sick.get(gpu, healthy) for gpu in range(self.count)]
+        return tuple(one.in_mig(self.mig[gpu]) if gpu in self.mig else one for gpu, one in enumerate(found))
 
     def kernel_log(self) -> str:
         """The kernel's log since boot, in the form of /dev/kmsg: a line of the boot, and those of the faults."""

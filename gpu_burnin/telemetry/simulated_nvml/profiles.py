@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,12 @@ class Profile:
     field_gap: tuple[int, int]
     fabric_versions: tuple[int, ...]
     mig: tuple[tuple[str, int, int], ...] = ()  # instances: profile, multiprocessors, MiB
+
+    def in_mig(self, instances: Sequence[Sequence[Any]]) -> Profile:
+        """The GPU in MIG mode with these instances, which hide its remapped rows."""
+        hidden: dict[str, Answer] = {"nvmlDeviceGetMigMode": [1, 1], "nvmlDeviceGetRemappedRows": "not_supported"}
+        parts = tuple((str(profile), int(number), int(mib)) for profile, number, mib in instances)
+        return self.changed(calls=hidden, mig=parts)
 
     def changed(self, **changes: Any) -> Profile:
         """The GPU with other answers: `calls`, `fields` and `fabric` are added to, the rest is replaced."""

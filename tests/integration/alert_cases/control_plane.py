@@ -215,10 +215,13 @@ CASES = (
     ),
     Case(
         "MusterPaused",
-        {'muster_admitter_paused{instance="api-1"}': "1x600"},
-        {'muster_admitter_paused{instance="api-1"}': "1x240 0x360"},
+        {'muster_admitter_leader{instance="api-1"}': "1x600", 'muster_admitter_paused{instance="api-1"}': "1x600"},
+        {
+            'muster_admitter_leader{instance="api-1"}': "1x600",
+            'muster_admitter_paused{instance="api-1"}': "1x240 0x360",
+        },
         "4h5m",
-        "The fleet is paused: sick nodes take new work.",
+        "The fleet is paused: no node is let in or tested.",
     ),
     Case(
         "MusterBrake",

@@ -95,6 +95,27 @@ CASES = (
         "25% of the GPU nodes take no work.",
     ),
     Case(
+        "MusterNodesUnwatched",
+        _left(10, 200, ready=100) | {'muster_admitter_unwatched_nodes{instance="api-1"}': "2x10 stale _x200"},
+        _left(10, 200, ready=100)
+        | {'muster_admitter_unwatched_nodes{instance="api-1"}': "2x10 stale _x200"}
+        | _followed(10, 190, ready=100)
+        | {'muster_admitter_unwatched_nodes{instance="api-2"}': "_x20 0x190"},
+        "30m",
+        "The agents of 2 GPU nodes send no heartbeat: a fault of their GPUs would go unseen.",
+    ),
+    Case(
+        "MusterPaused",
+        _left(10, 600) | {'muster_admitter_paused{instance="api-1"}': "1x10 stale _x600"},
+        # Resumed meanwhile, as the next leader tells.
+        _left(10, 600)
+        | {'muster_admitter_paused{instance="api-1"}': "1x10 stale _x600"}
+        | _followed(10, 590)
+        | {'muster_admitter_paused{instance="api-2"}': "_x20 0x590"},
+        "4h5m",
+        "The fleet is paused: no node is let in or tested.",
+    ),
+    Case(
         "MusterQuarantined",
         _left(10, 200, ready=98, quarantined=2),
         _left(10, 200, ready=98, quarantined=2) | _followed(10, 190, ready=100, quarantined=0),

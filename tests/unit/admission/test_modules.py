@@ -105,15 +105,30 @@ def test_an_entry_goes_when_its_node_has_gone(run_module: RunModule, parameters:
     assert (done["changed"], api.objects[LEDGER], done["notes"]) == (True, {}, [])
 
 
-@pytest.mark.parametrize("ask", ["hold", "quarantine", "repair"])
-def test_an_entry_that_a_person_holds_stays(
-    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, ask: str
+ANA = {"who": "ana", "why": "loud fan", "since": "2026-11-21T11:00:00Z"}
+OWED = {"code": "XID_FATAL", "bootID": BOOT, "since": "2026-11-21T11:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value", "note"),
+    [
+        ("spec", "hold", ANA, "the hold of ana stands (loud fan), so its entry stays; release it"),
+        ("spec", "quarantine", ANA, "the quarantine of ana stands (loud fan), so its entry stays; release it"),
+        ("spec", "repair", ANA, "the repair of ana stands (loud fan), so its entry stays; have it ended"),
+        ("status", "powerCycle", OWED, "(muster node retest gpu-1 --power-cycled --reason REASON) and run this again"),
+    ],
+)
+def test_an_entry_with_what_nobody_else_knows_stays(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi, part: str, field: str, value: Any, note: str
 ) -> None:
+    """A PASS alone would let a machine in that comes back and owes a power cycle."""
     run_module(**parameters)
-    entry(api)["spec"][ask] = {"who": "ana", "why": "loud fan", "since": "2026-11-21T11:00:00Z"}
+    entry(api)["status"] = dict(READY)
+    entry(api)[part][field] = value
     _, done = run_module(**{**parameters, "nodes": []})
-    assert "gpu-1" in api.objects[LEDGER] and not done["changed"]
-    assert f"the {ask} of ana stands (loud fan)" in done["notes"][0]
+    assert "gpu-1" in api.objects[LEDGER] and not done["changed"] and note in done["notes"][0]
+    del entry(api)[part][field]
+    assert run_module(**{**parameters, "nodes": []})[1]["changed"] and api.objects[LEDGER] == {}
 
 
 def test_a_machine_that_comes_back_goes_on_from_what_was_seen(
@@ -336,6 +351,25 @@ def test_a_node_that_does_not_register_is_told(run_module: RunModule, parameters
     strange = [{**node, "name": "gpu-9"}]
     code, failed = run_module(**{**parameters, "nodes": strange}, expect=["gpu-9"])
     assert code == 1 and "gpu-9" in failed["msg"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"device_plugin": "plugin", "mig_strategy": "single"}, {"offered": True, "migStrategy": "single"}),
+        ({"device_plugin": "plugin", "mig_strategy": "none"}, {"offered": True}),
+        ({"device_plugin": "plugin"}, {"offered": True}),
+        ({"mig_strategy": "mixed"}, {"offered": False}),
+    ],
+)
+def test_the_strategy_of_the_inventorys_plugin_comes_into_the_entry(
+    run_module: RunModule, parameters: dict[str, Any], given: dict[str, str], kept: dict[str, Any]
+) -> None:
+    nodes = [{**parameters["nodes"][0], **given}]
+    code, would = run_module(check=True, **{**parameters, "nodes": nodes})
+    assert code == 0
+    hardware = would["diff"]["after"]["gpu-1"]["hardware"]
+    assert hardware == {"gpus": 8, "resource": "nvidia.com/gpu", **kept}
 
 
 def test_an_expected_name_that_is_no_node_is_refused(run_module: RunModule, parameters: dict[str, Any]) -> None:

@@ -58,6 +58,8 @@ VARIABLES = {
     "fleet_etcd_client_port": 12379,
     "fleet_etcd_peer_port": 12380,
     "fleet_etcd_metrics_port": 12381,
+    "nvidia_device_plugin_image": "plugin",
+    "nvidia_device_plugin_environment": {"MIG_STRATEGY": "mixed", "A": "secret"},
     "gpu_burnin_retest": True,
     "gpu_burnin_retest_level": "extended",
     "kube_binaries_checksums": {"kubelet": "0", "kube-proxy": "0"},
@@ -194,8 +196,9 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
 
     controller = found["localhost"]
     assert controller["identities"][0] == {"name": "system-1", "addresses": "2001:db8::51"}
+    plugin = {"device_plugin": "plugin", "mig_strategy": "mixed"}
     assert controller["nodes"] == [
-        {"name": "gpu-1", "address": "2001:db8::61", "addresses": "2001:db8::61", "machine_id": "a" * 32},
+        {"name": "gpu-1", "address": "2001:db8::61", "addresses": "2001:db8::61", "machine_id": "a" * 32, **plugin},
         {
             "name": "gpu-2",
             "address": "198.18.7.62",
@@ -203,8 +206,9 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
             "port": 2222,
             "allow_simulated": True,
             "gate_closed": "no pass of this boot",
+            **plugin,
         },
-        {"name": "gpu-3", "address": "198.18.7.63", "addresses": "198.18.7.63"},
+        {"name": "gpu-3", "address": "198.18.7.63", "addresses": "198.18.7.63", **plugin},
     ]
     assert controller["open"] == ["system-1", "gpu-1"]
     assert controller["keys"] == ["/nowhere/pki/etcd/ca.key", "/nowhere/pki/kubelet/ca.key"]

@@ -225,20 +225,33 @@ def test_the_device_plugin_is_named_by_digest_or_loaded_by_checksum(image: str |
 
 
 @pytest.mark.parametrize(
-    ("image", "mig", "refused"),
-    [(DIGEST, True, True), (DIGEST, "yes", True), (DIGEST, False, False), (DIGEST, None, False), ("", True, False)],
+    ("image", "mig", "environment", "refused"),
+    [
+        (DIGEST, True, {}, True),
+        (DIGEST, "yes", {"MIG_STRATEGY": "none"}, True),
+        (DIGEST, True, {"MIG_STRATEGY": "single"}, False),
+        (DIGEST, True, {"MIG_STRATEGY": "mixed"}, False),
+        (DIGEST, False, {}, False),
+        (DIGEST, None, {}, False),
+        (DIGEST, False, {"MIG_STRATEGY": "mixed"}, False),
+        ("", True, {}, False),
+    ],
 )
-def test_the_device_plugin_and_mig_do_not_go_together(image: str, mig: object, refused: bool) -> None:
-    expect = {"gpus": 8, "mig": mig}
-    found = findings("nvidia_device_plugin", nvidia_device_plugin_image=image, gpu_burnin_expect=expect)
-    assert len(found) == refused
-    assert all(
-        "gpu_burnin_expect says mig: true, but the admitter counts whole GPUs" in message for message, _ in found
+def test_a_device_plugin_of_nodes_in_mig_mode_has_a_strategy(
+    image: str, mig: object, environment: dict[str, str], refused: bool
+) -> None:
+    found = findings(
+        "nvidia_device_plugin",
+        nvidia_device_plugin_image=image,
+        nvidia_device_plugin_environment=environment,
+        gpu_burnin_expect={"gpus": 8, "mig": mig},
     )
+    assert len(found) == refused
+    assert all("says mig: true, but nvidia_device_plugin_environment has no MIG_STRATEGY" in said for said, _ in found)
 
 
-@pytest.mark.parametrize(("strategy", "refused"), [("mixed", True), ("single", True), ("none", False)])
-def test_the_device_plugin_offers_whole_gpus(strategy: str, refused: bool) -> None:
+@pytest.mark.parametrize(("strategy", "refused"), [("mixed", False), ("single", False), ("none", False), ("all", True)])
+def test_the_strategy_is_one_that_the_plugin_has(strategy: str, refused: bool) -> None:
     found = findings("nvidia_device_plugin", nvidia_device_plugin_environment={"MIG_STRATEGY": strategy})
     assert len(found) == refused and all(f"MIG_STRATEGY {strategy!r}" in message for message, _ in found)
     assert findings("nvidia_device_plugin", nvidia_device_plugin_environment={"A": "b"}) == []

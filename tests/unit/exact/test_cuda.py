@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpu_burnin.device.storage import Buffer
 from gpu_burnin.exact import cublaslt, cuda, operands
 from gpu_burnin.exact.cuda import CudaProducts
 from gpu_burnin.exact.operands import Scale
+from gpu_burnin.types import MigInstance
 from tests.support.cuda_fakes import STREAM, CudaError, FakeArray, FakeCupy, FakeLt, use_fakes
 from tests.support.engine_helpers import gpu
 
@@ -109,6 +111,21 @@ def test_open_takes_the_device_compiles_once_and_close_gives_back_once(
     assert fake.names().count("free_all_blocks") == 2
 
 
+def test_a_mig_instance_is_opened_where_it_is_the_one_that_was_asked_for(fake: FakeCupy, library: FakeLt) -> None:
+    """A made-up card: CUDA names an instance by its GPU and its profile, and gives the GPU's address."""
+    fake.properties.update(name=b"NVIDIA H200 MIG 1g.18gb")
+    instances = (MigInstance("MIG-1", "1g.18gb", 16, 16 << 30), MigInstance("MIG-2", "2g.35gb", 32, 32 << 30))
+    first, second = replace(gpu(), instances=instances).units
+    device = CudaDevice()
+    device.open(first)
+    device.close()
+    with pytest.raises(DeviceError, match=r"opened NVIDIA H200 MIG 1g.18gb and not the MIG instance MIG-2 \(2g.35gb\)"):
+        CudaDevice().open(second)
+    fake.properties.update(name=b"NVIDIA H200")
+    with pytest.raises(DeviceError, match="opened NVIDIA H200 and not the MIG instance MIG-1"):
+        CudaDevice().open(first)
+
+
 def test_missing_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}")
@@ -152,7 +169,10 @@ def _memory(fake: FakeCupy) -> None:
         (_fabric, r"CUDA failed while looking for the GPU \(cudaErrorSystemNotReady.*: start nvidia-fabricmanager"),
         (_compiler, "^NVRTC 13.5 cannot compile"),
         (_memory, "no GPU memory while taking the GPU: free the GPU"),
-        (lambda fake: fake.properties.update(name=b"NVIDIA H200 MIG 1g.18gb"), "is a MIG instance: .* MIG mode off"),
+        (
+            lambda fake: fake.properties.update(name=b"NVIDIA H200 MIG 1g.18gb"),
+            "is a MIG instance, and a whole .* MIG mode off",
+        ),
         (
             lambda fake: setattr(fake.runtime, "deviceGetPCIBusId", lambda device: "0000:41:00.0"),
             "opened the GPU at 0000:41:00.0 and not GPU-0 at 0000:01:00.0: set CUDA_VISIBLE_DEVICES",

@@ -16,7 +16,7 @@ from gpu_burnin.exact.integer import integer_product
 from gpu_burnin.exact.operands import MAX_K, OperandRange
 
 ALL = [(p, r) for p in exact.PRECISIONS for r in exact.ranges_for(p) if r.rounds_to is None]
-# Fraction bits that matrix units keep while they add (design, section 6).
+# Fraction bits that matrix units keep while they add: tensor cores since Hopper, of FP8.
 _FRACTION_BITS = {"fp8_e4m3": 13}
 _DOT_PRODUCTS = 6
 

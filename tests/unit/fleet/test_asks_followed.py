@@ -65,6 +65,10 @@ def test_under_a_brake_hold_quarantine_and_release_do_what_they_say(api: FakeApi
     places = [why.index(text) for text in ("XID 79", "held by", "the share of nodes")]
     assert places == sorted(places), why
     assert "BRAKE" not in run("status").stdout, "nothing takes new work that should not"
+    let_go = run("node", "release", "gpu-1", "--reason", "looked at it")
+    assert let_go.exit_code == 0 and "the hold that closed it is over" in let_go.stdout, let_go.output
+    assert "quarantined (XID_FATAL): the share of nodes" in let_go.stdout, "its work is the brake's again"
+    assert fleet.taints("gpu-1") == {"preflight:NoSchedule"}
     out = run("node", "quarantine", "gpu-1", "--reason", "swap it")
     assert out.exit_code == 0 and "done after" in out.stdout, out.output
     assert {"preflight:NoSchedule", "quarantine:NoSchedule"} <= fleet.taints("gpu-1")

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.decide.core import TAKEN_OUT
+from gpu_burnin.admission.decide.waits import TAKEN_OUT
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.cluster import admissions, status_page, status_text
 from gpu_burnin.fleet.monitoring.numbers import nothing
@@ -117,14 +117,19 @@ def alarm(api: FakeApi, at: str, name: str) -> None:
     api.put("events", {**told, "lastTimestamp": at})
 
 
-def test_a_brake_is_told_as_long_as_the_ledger_says_so_and_not_a_moment_longer(api: FakeApi, tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["ready", "testing"])
+def test_a_brake_is_told_as_long_as_the_ledger_says_so_and_not_a_moment_longer(
+    api: FakeApi, tmp_path: Path, state: str
+) -> None:
     """The alarm is repeated each minute, so that the newest is there for a while after the last reason for it."""
-    waits = {"what": TAKEN_OUT, "why": "the share, 1 of 3 nodes, is reached", "at": "2026-11-22T12:00:30Z"}
-    api.put("nodeadmissions", admission("gpu-1", code="XID_FATAL", message="gpu-1: XID 79 on GPU 3", next=waits))
+    share = "the share, 1 of 3 nodes, is reached"
+    waits = {"what": TAKEN_OUT, "why": f"{share}; meanwhile it takes new work: `muster node hold gpu-1` ..."}
+    xid = {"code": "XID_FATAL", "message": "gpu-1: XID 79 on GPU 3", "next": waits}
+    api.put("nodeadmissions", admission("gpu-1", state, **xid))
     alarm(api, "2026-11-22T11:59:30Z", "gpu-1")
     fleet = read(api, tmp_path)
     told = " ".join(status_text.render(fleet).split())
-    assert "BRAKE: gpu-1 should be kept from work and is not: the share, 1 of 3 nodes, is reached" in told
+    assert f"BRAKE: gpu-1 should be kept from work and is not: {share}. A fault" in told
     assert fleet.states["braked"] == 1 and fleet.waiting[0].name == "gpu-1" and fleet.waiting[0].needs_person
     assert "gpu-1 braked 2026-11-21 10:00 XID_FATAL: XID 79 on GPU 3" in told
     api.put("nodeadmissions", admission("gpu-1"))

@@ -263,6 +263,16 @@ def test_causes_come_before_what_follows_from_them() -> None:
     assert {reason.code for reason in told.reasons} == {"NVML_UNAVAILABLE", "COVERAGE_LOW", "SIMULATED"}
 
 
+def test_a_number_of_gpus_is_named_first_only_where_nothing_else_asks_for_as_much() -> None:
+    """Evidence has one code. The admitter forgives a power cycle for a number that was wrong, and for no fault."""
+    count = make_reason("GPU_COUNT", "state", "7 GPUs are present, 8 are expected")
+    missing = make_reason("GPU_MISSING", "state", "0000:41:00.0 is on the bus, and the driver does not list it")
+    told = judge(exchanged(healthy(), replace(result("state", None, Verdict.FAIL), reasons=(count, missing))))
+    assert [reason.code for reason in told.reasons][:2] == ["GPU_MISSING", "GPU_COUNT"]
+    alone = judge(exchanged(healthy(), replace(result("state", None, Verdict.FAIL), reasons=(count,))))
+    assert (alone.reasons[0].code, alone.action) == ("GPU_COUNT", Action.POWER_CYCLE)
+
+
 def test_a_machine_without_driver_and_gpu_needs_the_driver_first_and_no_reboot() -> None:
     silent = make_reason("NVML_UNAVAILABLE", "state", "no driver")
     state = replace(result("state", None, Verdict.INCONCLUSIVE), reasons=(silent,))

@@ -119,6 +119,11 @@ def test_only_a_whole_extended_run_makes_a_gpu_known() -> None:
     assert not made("standard")
     assert not made("extended", checks=["state"])
     assert not made("extended", inject=["gemm:nan"])
+    # In MIG mode no GPU reaches another, and else its burn-in would be wanted for ever.
+    names = ("state", "sm", "gemm", "hbm", "pcie", "power")
+    without_links = make_plan("extended", backend="cuda", gpus=GPUS, seed=1, checks=names)
+    assert not makes_known(without_links)
+    assert makes_known(replace(without_links, gpus=tuple(replace(gpu, instances=()) for gpu in GPUS)))
 
 
 def test_the_warning_names_gpu_serial_and_command_and_holds_nothing_back() -> None:

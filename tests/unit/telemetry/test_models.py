@@ -264,8 +264,7 @@ TWO = (("3g.40gb", 42, 40192), ("4g.40gb", 56, 40192))
 
 def in_mig(instances: tuple[tuple[str, int, int], ...]) -> Profile:
     """An A100 in MIG mode, whose instances hide its rows."""
-    hidden = {"nvmlDeviceGetMigMode": [1, 1], "nvmlDeviceGetRemappedRows": "not_supported"}
-    return profile("a100-pcie-80gb", "580").changed(calls=hidden, mig=instances)
+    return profile("a100-pcie-80gb", "580").in_mig(instances)
 
 
 def test_gpus_of_a_node_in_mig_mode_have_the_same_instances() -> None:
@@ -300,7 +299,9 @@ def test_what_no_instance_reaches_is_counted() -> None:
     assert covered.unreached_memory_bytes == (81920 - 7 * 9728) << 20
     told = coverage("state", mig={"GPU 0": to_json(covered), "GPU 1": to_json(covered)}).summary()
     assert told[-1].startswith("MIG: 7 x 1g.10gb on each of 2 GPUs, which reach 98 multiprocessors of it and all but ")
-    assert told[-1].endswith("of its memory; no instance was put under load")
+    assert told[-1].endswith("of its memory")
+    empty = mig_coverage(read(in_mig(()))[0])
+    assert empty is not None and (empty.layout, empty.unreached_memory_bytes) == ("none", 81920 << 20)
 
 
 def test_what_mig_instances_hide_is_not_asked_for() -> None:

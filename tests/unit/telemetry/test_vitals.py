@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.telemetry.nvml import Nvml
+from gpu_burnin.node.watch.findings import identity_of, of_hardware
+from gpu_burnin.system.hardware_identity import identity, mig_layouts
+from gpu_burnin.telemetry.nvml import Nvml, read_inventory
 from gpu_burnin.telemetry.simulated_nvml.library import installed
 from gpu_burnin.telemetry.simulated_nvml.profiles import profile
+from gpu_burnin.telemetry.state import to_gpu
 from gpu_burnin.telemetry.vitals import read_vitals
 
 CODE = """
@@ -104,3 +107,24 @@ def test_what_the_fabric_complains_about(info: dict[str, int], healthy: bool) ->
     with installed([replace(gpu, fabric={**gpu.fabric, **info})]):
         (vital,) = read_vitals(Nvml()).gpus
     assert vital.fabric_healthy is healthy
+
+
+def test_the_instances_of_a_gpu_in_mig_mode_are_read_as_a_run_reads_them() -> None:
+    whole = profile("a100-pcie-80gb", "580")
+    with installed([whole.in_mig([("3g.40gb", 42, 40192)] * 2), whole]):
+        vitals, states = read_vitals(Nvml()), read_inventory(Nvml())
+    assert vitals.gpus[0].identified and [one.profile for one in vitals.gpus[0].instances or ()] == ["3g.40gb"] * 2
+    of_run = identity([to_gpu(state, "") for state in states], vitals.driver, "6.12")
+    assert identity_of(vitals, "6.12") == of_run and mig_layouts(of_run) == {states[0].uuid: {"3g.40gb": 2}}
+
+
+@pytest.mark.parametrize("why", ["unknown", "timeout"])
+def test_a_mig_mode_that_cannot_be_read_is_no_change_of_the_hardware(why: str) -> None:
+    parted = profile("a100-pcie-80gb", "580").in_mig([("3g.40gb", 42, 40192)])
+    with installed([parted]):
+        tested = identity_of(read_vitals(Nvml()), "6.12")
+    with installed([parted.changed(calls={"nvmlDeviceGetMigMode": why})]):
+        now = read_vitals(Nvml())
+    assert not now.gpus[0].identified and of_hardware(now, "6.12", tested) is None
+    with installed([parted.changed(calls={"nvmlDeviceGetMigMode": [0, 0]})]):
+        assert of_hardware(read_vitals(Nvml()), "6.12", tested), "one that was switched off is"

@@ -83,3 +83,24 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 def test_the_readme_fits_a_few_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+# Pages that code names, and what is no page of this repository.
+NAMED = re.compile(r"\bdocs/(?:[a-z0-9-]+/)*[a-z0-9-]+\.md")
+NOT_HERE = re.compile(r"\bdesign[,( ]+section\b", re.IGNORECASE)
+SOURCES = ("gpu_burnin", "tools", "tests", "roles", "collections", "playbooks", "inventory")
+SOURCE_KINDS = {".py", ".yml", ".yaml", ".j2", ".sh", ".cu", ".toml"}
+
+
+def unreadable(text: str) -> list[str]:
+    """What a text sends its reader to that is not in the checkout."""
+    return [name for name in NAMED.findall(text) if not (ROOT / name).exists()] + NOT_HERE.findall(text)
+
+
+def test_code_names_no_page_that_is_not_there() -> None:
+    places = [ROOT / place for place in SOURCES]
+    found = {path for place in places for path in place.rglob("*") if path.suffix in SOURCE_KINDS and path.is_file()}
+    others = found - {Path(__file__)}
+    wrong = {str(path.relative_to(ROOT)): unreadable(path.read_text(errors="replace")) for path in others}
+    assert {path: names for path, names in wrong.items() if names} == {}
+    assert unreadable("as in docs/no-page.md") and unreadable("the design (section 5)")

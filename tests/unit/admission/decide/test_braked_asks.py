@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from gpu_burnin.admission.decide import decide, withheld
 from gpu_burnin.admission.view import Brake, View
 from gpu_burnin.api.agent_note import AgentNote
-from gpu_burnin.api.record import Ask, State
+from gpu_burnin.api.record import Ask, Next, State
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2, NOW
 from tests.support.decide_helpers import (
@@ -31,6 +32,11 @@ XID = replace(
 )
 ASK = Ask("ann", "looks at it", "2026-11-21T11:59:00Z")
 BRAKE = "the share is reached"
+
+
+def held_by(coming: Next) -> str:
+    """What holds it, without what a person can do."""
+    return coming.why.partition("; ")[0]
 
 
 def braked(view: View) -> View:
@@ -62,7 +68,7 @@ def test_a_brake_leaves_it_at_work_and_the_record_names_the_finding() -> None:
     assert view.record is not None
     status = view.record.status
     assert (status.state, status.code) == (State.READY, "XID_FATAL") and "XID 79" in status.message
-    assert status.next is not None and (status.next.what, status.next.why) == ("taken from work", BRAKE)
+    assert status.next is not None and (status.next.what, held_by(status.next)) == ("taken from work", BRAKE)
 
 
 def test_a_quarantine_that_a_person_asks_for_needs_no_leave() -> None:
@@ -83,7 +89,7 @@ def test_a_hold_keeps_new_work_away_and_the_work_on_it_goes_on() -> None:
     assert (status.state, status.code) == (State.HELD, "HELD_BY_PERSON")
     # The finding, the ask, and what the brake keeps from coming.
     assert status.message.index("XID 79") < status.message.index("held by ann")
-    assert status.next is not None and (status.next.what, status.next.why) == ("quarantined (XID_FATAL)", BRAKE)
+    assert status.next is not None and (status.next.what, held_by(status.next)) == ("quarantined (XID_FATAL)", BRAKE)
     free = seen(view)
     assert (free.state, free.needs, free.evict) == ("quarantined", Brake.GATE, ("train-0",))
 
@@ -117,3 +123,33 @@ def test_a_release_waits_for_no_turn_to_join(name: str) -> None:
     assert (found.state, found.ready, found.needs) == ("ready", True, None)
     over = changed(asked, spec={name: replace(ASK, until="2026-11-21T11:59:30Z")})
     assert seen(over).needs is Brake.JOIN, "many may end at one time"
+
+
+@pytest.mark.parametrize("changes", [{"statement": XID}, {"kubelet": "Unknown"}], ids=["a fault", "a doubt"])
+@pytest.mark.parametrize("over", [True, False], ids=["its time is over", "released"])
+def test_a_hold_that_ends_gives_no_leave_for_what_was_found_meanwhile(changes: dict[str, Any], over: bool) -> None:
+    """It was closed without leave, and many holds may end at one time: the work on it stays until there is room."""
+    held = braked(changed(settled(ready_view(spec={"hold": ASK}, pods=(GPU_POD,))), **changes))
+    after = replace(ASK, until="2026-11-21T11:59:30Z") if over else None
+    ended = changed(held, spec={"hold": after})
+    found = seen(ended)
+    assert (found.needs, found.ready) == (Brake.GATE, False)
+    left = braked(ended)
+    assert left.record is not None
+    status = left.record.status
+    assert (status.state, status.code) == (State.HELD, found.code) and status.message.endswith(
+        "the hold that closed it is over"
+    )
+    assert shows(left).taints == {"preflight:NoSchedule"} and not any(pod.leaving for pod in left.pods)
+    assert status.next is not None and held_by(status.next) == BRAKE
+    assert seen(found.after).needs is None, "it has its share"
+    assert seen(changed(found.after, statement=XID, kubelet="True")).needs is None
+
+
+def test_a_test_that_is_asked_for_when_a_hold_is_over_gives_no_leave_either() -> None:
+    held = braked(changed(settled(ready_view(spec={"hold": ASK})), statement=XID))
+    asked = braked(changed(held, spec={"hold": None, "retest": ASK}))
+    assert asked.record is not None and asked.record.status.request is not None
+    assert asked.record.status.state is State.HELD
+    failed = changed(asked, statement=replace(XID, sequence=7), pods=(GPU_POD,))
+    assert seen(failed).needs is Brake.GATE and not any(pod.leaving for pod in braked(failed).pods)

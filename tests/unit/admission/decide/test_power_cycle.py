@@ -10,10 +10,10 @@ import pytest
 from gpu_burnin.admission.view import Brake, View
 from gpu_burnin.api.agent_note import AgentNote
 from gpu_burnin.api.evidence import WATCHED
-from gpu_burnin.api.record import Ask
+from gpu_burnin.api.record import Ask, Hardware
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2, NOW
-from tests.support.decide_helpers import PASSED, RULES, changed, make_view, ready_view, seen, settled
+from tests.support.decide_helpers import HARDWARE, PASSED, RULES, changed, make_view, ready_view, seen, settled
 
 AT = NOW + timedelta(minutes=1)
 BACK = NOW + timedelta(minutes=10)
@@ -118,6 +118,54 @@ def test_a_fail_that_asks_for_less_is_cleared_by_a_pass(action: str) -> None:
     assert seen(rebooted(view), BACK).ready
 
 
+GPUS = HARDWARE["gpus"]
+COUNTED = replace(LOST, level="standard", code="GPU_COUNT", message="2 GPUs are present, 8 are expected")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "expected", "code"),
+    [
+        ({}, 2, "PASS"),
+        ({"driver": "590.2", "kernel": "6.8.0-50"}, 2, "PASS"),
+        # One more, or another one, has come back by a warm reboot.
+        ({"gpus": [*GPUS, ["GPU-c", "3", "96.0"]]}, 3, "POWER_CYCLE_OWED"),
+        ({"gpus": [GPUS[0], ["GPU-c", "3", "96.0"]]}, 2, "POWER_CYCLE_OWED"),
+        # Nobody says how many there are to be: as many as the bus shows, of which one may have fallen off meanwhile.
+        ({}, 0, "POWER_CYCLE_OWED"),
+        ({}, 8, "POWER_CYCLE_OWED"),
+    ],
+    ids=["corrected", "and another driver", "one came back", "another one", "no number", "the old number"],
+)
+def test_a_number_that_was_wrong_is_no_fault_of_the_hardware(
+    hardware: dict[str, object], expected: int, code: str
+) -> None:
+    """The same GPUs pass, by what the node signed, and the inventory has their number now."""
+    view = settled(ready_view(statement=COUNTED, spec={"hardware": Hardware(8)}), AT)
+    assert view.record is not None and view.record.status.power_cycle is not None
+    corrected = rebooted(view, spec={"hardware": Hardware(expected)}, hardware=HARDWARE | hardware)
+    assert seen(corrected, BACK).code == code
+
+
+def test_a_wrong_number_beside_a_fault_is_forgiven_and_the_fault_is_not() -> None:
+    counted = replace(COUNTED, sequence=7, boot_id=BOOT2)
+    view = settled(changed(faulty(), boot=BOOT2, agent=AgentNote(BOOT2), statement=counted), BACK)
+    found = seen(changed(view, spec={"hardware": Hardware(2)}, statement=replace(AGAIN, sequence=8)), BACK)
+    assert found.code == "POWER_CYCLE_OWED" and "XID_FATAL asked for" in found.decision.status.message
+    later = settled(ready_view(statement=COUNTED), AT)
+    lost = settled(changed(later, statement=replace(LOST, sequence=7)), AT)
+    passed = seen(rebooted(lost, spec={"hardware": Hardware(2)}), BACK)
+    assert passed.code != "PASS"
+    of_agent = settled(ready_view(statement=replace(COUNTED, level=WATCHED)), AT)
+    assert seen(rebooted(of_agent, spec={"hardware": Hardware(2)}), BACK).code == "POWER_CYCLE_OWED"
+
+
 def test_it_can_be_switched_off_also_for_what_is_owed() -> None:
     found = seen(rebooted(faulty()), BACK, replace(RULES, confirm_power_cycle=False))
     assert (found.code, found.ready) == ("PASS", True) and found.decision.status.power_cycle is None
+
+
+def test_a_node_that_has_left_the_cluster_owes_it_until_it_is_confirmed() -> None:
+    gone = settled(replace(faulty(), node=None), BACK)
+    assert gone.record is not None and gone.record.status.power_cycle is not None
+    told = settled(changed(gone, spec={"retest": RETEST}), BACK)
+    assert told.record is not None and told.record.status.power_cycle is None

@@ -12,7 +12,7 @@ from gpu_burnin.admission.decide import decide, withheld
 from gpu_burnin.admission.decide.times import stamp
 from gpu_burnin.admission.view import Brake, Heard, View
 from gpu_burnin.api.agent_note import AgentNote, Answer
-from gpu_burnin.api.record import Ask, Identity, Request
+from gpu_burnin.api.record import Ask, Identity, Request, State
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, MACHINE, NOW
 from tests.support.decide_helpers import (
@@ -114,6 +114,37 @@ def test_of_a_dead_agent_the_old_pass_does_not_count_and_a_test_is_asked_for_in_
     assert (answered.state, answered.decision.status.confirmed) == ("ready", SINCE)
 
 
+def test_the_test_of_a_node_that_nobody_can_confirm_has_a_place_among_the_others() -> None:
+    """All agents of a fleet may be too old to confirm: not all of its idle nodes are tested at once."""
+    closed = settled(changed(restored(), pods=()))
+    decision = decide(closed, RULES, LATER)
+    assert (decision.needs, decision.status.code) == (Brake.TEST, "LEDGER_RESTORED")
+    assert decision.status.request is not None
+    left = withheld(closed, decision, "2 of 100 are tested", LATER + timedelta(minutes=1), RULES, LATER)
+    waits = carried_out(closed, left)
+    assert (left.status.request, left.status.code) == (None, "LEDGER_RESTORED")
+    assert left.status.next is not None and left.status.next.why.startswith("2 of 100 are tested; ")
+    later = LATER + timedelta(minutes=1)
+    again = withheld(waits, decide(waits, RULES, later), "2 of 100 are tested", None, RULES, later)
+    assert again.status == left.status, "nothing is written while it waits"
+    assert seen(changed(waits, pods=(GPU_POD,)), LATER).needs is None, "its work stays"
+    ask = Ask("ann", "look", stamp(LATER))
+    asked = seen(changed(waits, spec={"retest": ask}), LATER)
+    assert asked.needs is None and asked.decision.status.request is not None
+
+
+def test_a_node_whose_test_would_be_due_at_once_is_closed_without_leave() -> None:
+    """As one that was suspect for hours in the snapshot, of which nothing but the Node was put back."""
+    long_ago = stamp(NOW - timedelta(days=1))
+    view = changed(restored(pods=()), status={"state": State.SUSPECT, "code": "AGENT_SILENT", "since": long_ago})
+    decision = decide(view, RULES, NOW)
+    left = decision
+    if decision.needs is not None:
+        left = withheld(view, decision, "no place", NOW + timedelta(minutes=1), RULES, NOW)
+    shut = shown(view, left)
+    assert (shut.code, shut.taints, shut.request) == ("LEDGER_RESTORED", {"preflight:NoSchedule"}, "")
+
+
 def test_a_lying_agent_cannot_bring_back_a_pass_of_before_its_fail() -> None:
     closed = settled(restored(spec={"identity": CARRIED}))
     found = seen(changed(closed, agent=SPOKEN, statement=PASSED))
@@ -178,3 +209,42 @@ def test_a_fault_asks_the_brake_whatever_was_said_of_the_node_meanwhile(
     found = seen(changed(closed, agent=SPOKEN, statement=XID))
     assert (found.code, found.needs) == ("XID_FATAL", Brake.GATE)
     assert seen(found.after).needs is None
+
+
+SILENT = Heard(BOOT, RULES.agent_silent_s + 1)
+BEATING = replace(SPOKEN, heartbeat=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"agent": BEATING, "heard": SILENT}, "AGENT_SILENT"),
+        ({"agent": SPOKEN, "kubelet": "Unknown"}, "NODE_UNKNOWN"),
+        ({"agent": SPOKEN, "status": {"proofs": {}}, "statement": replace(PASSED, level="quick")}, "EVIDENCE_LEVEL"),
+    ],
+)
+def test_a_doubt_that_ends_in_another_takes_its_share_of_the_brake(changes: dict[str, Any], code: str) -> None:
+    """The restore closed it without leave; a fault of it that comes later needs none, so that this look needs one."""
+    view = changed(settled(restored()), **changes)
+    asked = seen(view)
+    assert (asked.code, asked.needs, asked.decision.status.confirmed) == (code, Brake.GATE, SINCE)
+    assert (asked.ready, asked.evict) == (False, ())
+    left = carried_out(view, withheld(view, decide(view, RULES, NOW), "the share is reached", None, RULES, NOW))
+    assert left.record is not None and left.record.status.confirmed == "", "not counted, so that a fault asks too"
+    assert seen(changed(left, statement=XID, agent=SPOKEN, heard=None, kubelet="True")).needs is Brake.GATE
+    later = seen(changed(asked.after, statement=XID))
+    assert (later.code, later.needs) == ("XID_FATAL", None), "it has its share"
+
+
+def test_an_agent_whose_heartbeat_is_yet_to_come_ends_no_doubt() -> None:
+    """To a leader that has just begun nobody's is fresh: no share of the brake is taken for that minute."""
+    waits = seen(changed(settled(restored()), agent=BEATING, heard=Heard(BOOT, 20.0)))
+    assert (waits.code, waits.needs, waits.decision.status.confirmed) == ("LEDGER_RESTORED", None, "")
+    assert "no heartbeat of its agent has come since" in waits.decision.status.message
+    heard = seen(changed(waits.after, heard=Heard(BOOT, 0.0, fresh=True)))
+    assert (heard.state, heard.needs, heard.decision.status.confirmed) == ("ready", Brake.JOIN, SINCE)
+
+
+def test_a_node_that_was_never_let_in_has_no_share_to_take() -> None:
+    new = changed(make_view(None), spec=DOUBT, agent=SPOKEN)
+    assert seen(new).needs is None

@@ -101,7 +101,7 @@ class TestAtWork:
         assert kept.record is not None
         status = kept.record.status
         assert (status.state, status.code) == (State.READY, "AGENT_SILENT")
-        assert status.next is not None and status.next.why == "the share is reached"
+        assert status.next is not None and status.next.why.startswith("the share is reached; ")
         assert seen(replace(kept, heard=ALIVE)).code == "PASS"
 
     def test_what_a_person_asks_comes_all_the_same(self) -> None:

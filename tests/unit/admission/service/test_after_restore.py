@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from gpu_burnin.admission import restore
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.service.brakes import Brakes
-from gpu_burnin.admission.service.cache import Records
+from gpu_burnin.admission.service.cache import HELD_BACK, Records
 from gpu_burnin.admission.view import Brake
 from gpu_burnin.api.agent_note import AgentNote, note_text
 from gpu_burnin.api.crd import crd
@@ -76,12 +77,45 @@ def test_known_faults_and_asks_stay_out_and_agents_bring_the_others_back(
     assert not fleet.ready("gpu-2") and "preflight:NoSchedule" in fleet.taints("gpu-2")
 
 
+def test_idle_nodes_whose_agents_cannot_confirm_are_tested_in_turn(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
+    """All agents are of 0.2.0. Of a small fleet one node is tested at a time."""
+    fleet.prove(*GPUS)
+    mark = {"who": "muster:provisioner", "why": "snapshot", "since": SINCE}
+
+    def asked() -> list[str]:
+        return [name for name in GPUS if fleet.status(name).get("request")]
+
+    with working(api, tmp_path, joins_per_s=100.0) as admitter:
+        until("the fleet at work", lambda: all(map(fleet.ready, GPUS)))
+        for name in GPUS:
+            fleet.ask(name, restored=mark)
+        until("the doubts", lambda: all(fleet.status(name)["code"] == "LEDGER_RESTORED" for name in GPUS))
+        term = admitter.service.term
+        assert term is not None and asked() == []
+        term.keeper.now = lambda: datetime.now(UTC) + timedelta(hours=2)
+        term._look_at_all()
+        waits = "the limit of tests at a time, 1 of 5 nodes, is reached"
+        until("the others", lambda: sum(waits in fleet.status(name)["next"]["why"] for name in GPUS) == 4)
+        assert len(asked()) == 1 and not any(map(fleet.ready, GPUS))
+
+
 def test_nodes_that_wait_for_their_agents_take_no_place_of_those_that_are_faulty() -> None:
     records = Records(NAMES)
     for number in range(20):
         put(records, f"n{number:02}", "ready")
     for number in range(10):
-        put(records, f"n{number:02}", "suspect", code="LEDGER_RESTORED", accepted={"sequence": 1})
+        doubt = {"restored": {"since": SINCE}}
+        put(records, f"n{number:02}", "suspect", doubt, code="LEDGER_RESTORED", accepted={"sequence": 1})
     brakes = Brakes(records, 2.0, 0.2, 0.05, lambda fleet: 2)
     assert brakes.gated() == 0
     assert granted(brakes, Brake.GATE, "n15") == [True]
+
+
+def test_the_restore_has_closed_whoever_is_in_doubt_whatever_else_is_said_of_it_but_for_a_fault() -> None:
+    records, doubt = Records(NAMES), {"restored": {"since": SINCE}}
+    for number in range(20):
+        put(records, f"n{number:02}", "ready")
+    put(records, "n01", "suspect", doubt, code="AGENT_SILENT", accepted={"sequence": 1})
+    put(records, "n02", "quarantined", doubt, code="XID_FATAL", accepted={"sequence": 1})
+    put(records, "n03", "suspect", doubt, code="AGENT_SILENT", accepted={"sequence": 1}, confirmed=SINCE)
+    assert records.held_back(*HELD_BACK) == {"n02", "n03"}

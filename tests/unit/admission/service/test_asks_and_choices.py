@@ -7,8 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_burnin.admission.schedule.pick import Choice
+from gpu_burnin.admission.service.keeper import _kept_from
+from gpu_burnin.admission.view import Decision
+from gpu_burnin.api.record import Status
 from gpu_burnin.types import Verdict
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working
+from tests.support.decide_helpers import PASSED, ready_view
 from tests.support.fake_api import FakeApi
 
 
@@ -64,3 +68,14 @@ def test_a_scheduled_test_that_is_over_before_the_next_pass_is_not_begun_again(
         term._look("gpu-1")
         until("a look in vain", lambda: not len(term.queue))
         assert answered() and len(requests) == 1 and fleet.ready("gpu-1")
+
+
+def test_the_alarm_of_a_brake_says_what_is_so_of_the_node() -> None:
+    """Of one at work, of one that is closed already, and of one that nobody can ask anything of."""
+    at_work = ready_view(statement=replace(PASSED, verdict=Verdict.FAIL, sequence=6))
+    free = _kept_from(at_work, Decision(Status(), opens=True), "the share is reached")
+    assert free.startswith("should be kept from work and are not: the share is reached; look at `muster status`")
+    closed = _kept_from(at_work, Decision(Status()), "the share is reached")
+    assert closed.startswith("take no new work, and what runs on them is not asked to leave: the share is reached;")
+    unknown = _kept_from(replace(at_work, record=None), Decision(Status()), "the share is reached")
+    assert "add them to the inventory and run site.yml" in unknown and "muster node" not in unknown

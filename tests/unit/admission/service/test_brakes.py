@@ -5,14 +5,17 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from gpu_burnin.admission.service.brakes import GRANTED, Brakes, Pace
 from gpu_burnin.admission.service.cache import Records
-from gpu_burnin.admission.view import Brake
+from gpu_burnin.admission.view import Brake, Rules
+from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.api.names import Names
+from gpu_burnin.system.clock import rfc3339
 
 ACCEPTED = {"sequence": 1}
 VERSIONS = itertools.count(1)
@@ -172,3 +175,14 @@ def test_no_second_has_more_joins_than_allowed(per_s: float, most: int, span_s: 
 def test_tests_count_those_that_run(brakes: Brakes, records: Records) -> None:
     put(records, "n00", "testing", request={"id": "x"})
     assert granted(brakes, Brake.TEST, "n01", "n02") == [True, False]
+
+
+def test_a_test_without_answer_takes_no_place_for_ever(brakes: Brakes, records: Records) -> None:
+    """Its node is out until somebody looks at it: two such would end the tests of all others."""
+    rules, now = Rules(), datetime.now(UTC)
+    limit_s = rules.settle_s + LEVELS["quick"].total_s + rules.request_timeout_s
+    for name, ago_s in (("n01", limit_s + 1), ("n02", limit_s - 60)):
+        request = {"id": "r", "level": "quick", "since": rfc3339(now - timedelta(seconds=ago_s)), "why": "its turn"}
+        put(records, name, "suspect", request=request)
+    assert records.under_test() == {"n02"}
+    assert granted(brakes, Brake.TEST, "n03", "n04") == [True, False]

@@ -184,6 +184,36 @@ def test_a_deleted_one_is_looked_at_and_has_a_full_period() -> None:
     assert leader.heard() == Heard("", 0.0)
 
 
+def test_an_agent_that_was_taken_back_to_a_version_without_them_is_not_silent() -> None:
+    """Its object is still there. The next version of it has a full period, and its node waits for a fresh one."""
+    leader = Leader()
+    leader.list(beat())
+    leader.feed.put(beat(number=1))
+    leader.pass_by(LIMIT_S + 60)
+    leader.beats.sends_none("gpu-1")
+    leader.pass_by(5000)
+    leader.list(beat(number=1))
+    leader.beats.sends_none("gpu-1")
+    assert leader.heard() == Heard(BOOT, 0.0), "taken forward again"
+    assert leader.pass_by(LIMIT_S + 5) == ["gpu-1"]
+    leader.beats.sends_none("gpu-1")
+    leader.feed.put(beat(number=2))
+    leader.pass_by(10)
+    leader.beats.sends_none("gpu-1")
+    assert leader.heard() == Heard(BOOT, 10.0, fresh=True), "its heartbeat came before its note"
+    leader.beats.sends_none("gpu-2")
+    assert leader.heard("gpu-2") == Heard("", 0.0)
+
+
+def test_an_admitter_counts_no_heartbeat_that_an_older_agent_has_left(
+    api: FakeApi, fleet: Fleet, tmp_path: Path
+) -> None:
+    fleet.prove("gpu-1")  # its note says nothing of heartbeats, as that of 0.2.0
+    api.put("agentheartbeats", beat())
+    with working(api, tmp_path):
+        until("the admission", lambda: fleet.ready("gpu-1"))
+
+
 def test_an_admitter_lets_a_node_in_with_its_agents_first_heartbeat(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
     fleet.prove("gpu-1")
     note = {"metadata": {"annotations": {NAMES.agent: note_text(AgentNote(BOOT, heartbeat=True))}}}

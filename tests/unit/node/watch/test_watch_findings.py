@@ -104,6 +104,7 @@ def test_identity_is_that_of_a_run() -> None:
         ({}, ""),
         ({"uuid": "GPU-b"}, "not the hardware that was tested: GPU-a is gone; GPU-b is new"),
         ({"vbios": "97.00"}, "not the hardware that was tested: VBIOS of GPU-a 96.00 -> 97.00"),
+        ({"instances": ()}, "not the hardware that was tested: MIG instances of GPU-a MIG off -> none"),
         # What cannot be read is no change, and a lost GPU is told as such.
         ({"serial": "", "identified": False}, ""),
         ({"uuid": "", "lost": "gpu_is_lost"}, ""),

@@ -91,6 +91,14 @@ options:
         type: str
         version_added: "0.2.0"
         default: ""
+      mig_strategy:
+        description:
+          - The C(MIG_STRATEGY) of the inventory's device plugin. Of GPUs in MIG mode kubelet has to offer the instances
+            that the burn-in tested, as C(nvidia.com/gpu) (single) or by profile, C(nvidia.com/mig-1g.10gb) (mixed).
+        type: str
+        choices: [none, single, mixed]
+        version_added: "0.2.0"
+        default: none
       level:
         description: The least level of burn-in that proves it.
         type: str
@@ -227,6 +235,7 @@ NODE_OPTIONS = {
     "expect": {"type": "dict", "default": {}},
     "level": {"type": "str", "choices": ["quick", "standard", "extended"], "default": "standard"},
     "device_plugin": {"type": "str", "default": ""},
+    "mig_strategy": {"type": "str", "choices": ["none", "single", "mixed"], "default": "none"},
     "gate_closed": {"type": "str", "default": ""},
 }
 SYSTEM_NODE_OPTIONS = {
@@ -249,7 +258,9 @@ ARGUMENT_SPEC: dict[str, Any] = {
 def wanted_of(node: dict[str, Any], key: str, evidence_ttl_s: float) -> Wanted:
     """The entry that an item of O(nodes) asks for."""
     identity = Identity(key, node["machine_id"], node["allow_simulated"], tuple(node["addresses"]))
-    gpus = Hardware(int(node["expect"].get("gpus") or 0), offered=bool(node["device_plugin"]))
+    strategy = "" if node["mig_strategy"] == "none" else node["mig_strategy"]
+    plugin = bool(node["device_plugin"])
+    gpus = Hardware(int(node["expect"].get("gpus") or 0), offered=plugin, mig_strategy=strategy if plugin else "")
     return Wanted(node["name"], identity, gpus, Proof(node["level"], evidence_ttl_s))
 
 

@@ -62,26 +62,29 @@ def image_has_digest(image: Any, loaded: Any) -> Iterable[Finding]:
         )
 
 
-def whole_gpus(image: Any, expect: Any) -> Iterable[Finding]:
-    """The admitter compares `nvidia.com/gpu` with the number of GPUs, which instances of GPUs never equal."""
+def mig_has_strategy(image: Any, environment: Any, expect: Any) -> Iterable[Finding]:
+    """A plugin without a strategy offers GPUs in MIG mode as whole ones, which no process can open."""
     mig = expect.get("mig") if isinstance(expect, Mapping) else None
-    if image and str(mig).lower() in TRUE:
+    if image and str(mig).lower() in TRUE and _mig_strategy(environment) == "none":
         yield (
-            "nvidia_device_plugin_image is set and gpu_burnin_expect says mig: true, but the admitter counts whole "
-            "GPUs, so no node would be let in",
-            "leave nvidia_device_plugin_image empty and run a device plugin of your own, or switch MIG off",
+            "gpu_burnin_expect says mig: true, but nvidia_device_plugin_environment has no MIG_STRATEGY, so the device "
+            "plugin would not offer the instances and no node would be let in",
+            "set MIG_STRATEGY to single (as nvidia.com/gpu) or mixed (by profile, as nvidia.com/mig-1g.10gb)",
         )
 
 
-def no_mig_strategy(environment: Any) -> Iterable[Finding]:
-    """The same for a plugin that is told to offer instances of GPUs."""
-    strategy = environment.get("MIG_STRATEGY", "none") if isinstance(environment, Mapping) else "none"
-    if strategy != "none":
+def known_mig_strategy(environment: Any) -> Iterable[Finding]:
+    """The admitter knows under which name each strategy offers instances."""
+    strategy = _mig_strategy(environment)
+    if strategy not in MIG_STRATEGIES:
         yield (
-            f"nvidia_device_plugin_environment has MIG_STRATEGY {strategy!r}, but the admitter counts "
-            "whole GPUs, so no node would be let in",
-            "take it out",
+            f"nvidia_device_plugin_environment has MIG_STRATEGY {strategy!r}, which NVIDIA's plugin does not have",
+            f"give one of {', '.join(MIG_STRATEGIES)}",
         )
+
+
+def _mig_strategy(environment: Any) -> Any:
+    return environment.get("MIG_STRATEGY", "none") if isinstance(environment, Mapping) else "none"
 
 
 def _url(name: str, *schemes: str) -> RoleRule:
@@ -190,6 +193,7 @@ REPOSITORY = ("fleet_nvidia_repository_url", "fleet_nvidia_repository_key", "fle
 NVIDIA_SOURCES = ("nvidia", "debian", "ubuntu")
 # Addresses of a node's range that no pod gets: the network's, the bridge's, the broadcast's.
 TAKEN = 3
+MIG_STRATEGIES = ("none", "single", "mixed")
 # What Ansible takes for true.
 TRUE = ("true", "yes", "on", "y", "t", "1")
 MIRROR = ("http", "https", "file")
@@ -236,8 +240,12 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
             "nvidia_device_plugin_image",
             image_has_digest,
         ),
-        RoleRule(("nvidia_device_plugin_image", "gpu_burnin_expect"), "nvidia_device_plugin_image", whole_gpus),
-        RoleRule(("nvidia_device_plugin_environment",), "nvidia_device_plugin_environment", no_mig_strategy),
+        RoleRule(
+            ("nvidia_device_plugin_image", "nvidia_device_plugin_environment", "gpu_burnin_expect"),
+            "nvidia_device_plugin_environment",
+            mig_has_strategy,
+        ),
+        RoleRule(("nvidia_device_plugin_environment",), "nvidia_device_plugin_environment", known_mig_strategy),
     ),
     "fleet": (
         RoleRule(("fleet_nvidia_source", _DRIVER), _DRIVER, driver_version),

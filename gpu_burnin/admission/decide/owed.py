@@ -1,0 +1,67 @@
+"""A power cycle that a FAIL asked for and that is owed until it is confirmed. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+
+from gpu_burnin.admission.decide.times import LONG_AGO, stamp, when
+from gpu_burnin.admission.decide.words import fault
+from gpu_burnin.admission.view import Evidence
+from gpu_burnin.api.evidence import Statement
+from gpu_burnin.api.levels import LEVELS
+from gpu_burnin.api.record import PowerCycle, Spec
+from gpu_burnin.system.canonical import canonical_json
+from gpu_burnin.types import Action, Verdict
+
+GPU_COUNT = "GPU_COUNT"
+
+
+def owed(before: PowerCycle | None, evidence: Evidence, now: datetime) -> PowerCycle | None:
+    """What is owed once this evidence, which is new, was seen."""
+    statement = evidence.statement
+    if statement is None or statement.verdict is not Verdict.FAIL or statement.action != Action.POWER_CYCLE:
+        return before
+    code, gpus = fault(statement), ""
+    if code == GPU_COUNT and statement.level in LEVELS:
+        if before is not None and not before.gpus_sha256:
+            code = before.code  # a number that is corrected would end what a fault has asked for
+        else:
+            gpus = _gpus_sha256(evidence)
+    return PowerCycle(code, statement.boot_id, stamp(now), gpus)
+
+
+def settled(debt: PowerCycle, spec: Spec, evidence: Evidence) -> bool:
+    """Whether it is owed no more: somebody says that the power was off, or the number of GPUs was wrong."""
+    return _confirmed(debt, spec) or _miscounted(debt, spec, evidence)
+
+
+def _confirmed(debt: PowerCycle, spec: Spec) -> bool:
+    """Whether who asks for a test or repairs the node says that its power was off since the fault."""
+    since = when(debt.since)
+    asks = (ask for ask in (spec.retest, spec.repair) if ask is not None and ask.power_cycled)
+    return since is not None and any((when(ask.since) or LONG_AGO) >= since for ask in asks)
+
+
+def _miscounted(debt: PowerCycle, spec: Spec, evidence: Evidence) -> bool:
+    """Whether the very GPUs pass that were too few or too many, now that the inventory names their number.
+
+    Both runs have signed which GPUs they saw. Without a number in the inventory a run expects as many as the PCI bus
+    shows, of which one may have fallen off since.
+    """
+    statement: Statement | None = evidence.statement
+    if not debt.gpus_sha256 or statement is None or evidence.code is not None:
+        return False
+    proven = statement.verdict is Verdict.PASS and (spec.identity.allow_simulated or not statement.simulated)
+    number = len(_gpus(evidence))
+    return proven and 0 < number == spec.hardware.gpus and _gpus_sha256(evidence) == debt.gpus_sha256
+
+
+def _gpus(evidence: Evidence) -> list[object]:
+    found = evidence.hardware.get("gpus")
+    return list(found) if isinstance(found, list) else []
+
+
+def _gpus_sha256(evidence: Evidence) -> str:
+    """Of the GPUs alone: driver and kernel may change with the boot."""
+    return hashlib.sha256(canonical_json({"gpus": _gpus(evidence)})).hexdigest()
