@@ -261,7 +261,8 @@ def parse_statement(data: bytes) -> Statement:
             if (most := _MOST_CHARS.get(key)) is not None and len(str(value)) > most:
                 raise ValueError(f"{key} is longer than {most} characters")
         statement = Statement(**{**document, "verdict": Verdict(document["verdict"])})
-        if parse_rfc3339(statement.finished_at) and not statement.finished_at.endswith("Z"):
+        parse_rfc3339(statement.finished_at)
+        if not statement.finished_at.endswith("Z"):
             raise ValueError(f"finished_at {statement.finished_at} is not a UTC time ending in Z")
         if not 1 <= statement.sequence <= MAX_SEQUENCE:
             raise ValueError(f"sequence must be from 1 to {MAX_SEQUENCE}")

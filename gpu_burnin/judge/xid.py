@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import lru_cache
 
 from gpu_burnin.hardware import Preflight, Runtime, XidTable, make_reason
 from gpu_burnin.judge.ladder import driver_decides
@@ -206,7 +207,12 @@ def causes_followed(events: Sequence[XidEvent]) -> tuple[XidEvent, ...]:
 
 
 def _cause(event: XidEvent) -> int | None:
-    found = None if event.sxid else _CAUSE.search(event.text)
+    return None if event.sxid else _cause_in(event.text)
+
+
+@lru_cache(maxsize=256)  # a storm has thousands of lines of few texts, and each is asked about several times
+def _cause_in(text: str) -> int | None:
+    found = _CAUSE.search(text)
     return int(found[1]) if found else None
 
 

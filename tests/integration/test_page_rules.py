@@ -98,8 +98,6 @@ SERIES: Mapping[str, str] = {
     'haproxy_frontend_limit_sessions{instance="lb-1",proxy="kube-apiserver"}': "200",
     'muster_admitter_leader{instance="api-1"}': "1",
     'muster_admitter_leader{instance="api-2"}': "0",
-    'muster_admitter_proof_expires_soon{instance="api-1"}': "5",
-    'muster_admitter_proof_expires_soon{instance="api-2"}': "9",
     'muster_admitter_joins_total{instance="api-1"}': "0+3",
     # One each 30 s.
     'muster_admitter_transitions_total{instance="api-1",from="ready",to="suspect",code="XID_79"}': "0+1",
@@ -144,7 +142,6 @@ EXPECTED: Mapping[str, Mapping[str, float]] = {
     "muster:dns_errors:share": {'{instance="api-1"}': 0.25, '{instance="api-2"}': 0},
     "muster:balancer_sessions:share": {'{instance="lb-1",proxy="kube-apiserver"}': 0.25},
     "muster:admitter_leaders:total": {"{}": 1},
-    "muster:proofs_end_soon:total": {"{}": 5},
     "muster:joins:increase1h": {"{}": 360},
     "muster:transitions:increase1h": {'{from="ready",to="suspect"}': 120, '{from="testing",to="ready"}': 240},
     "muster:taken_from_work:increase1h": {'{code="XID_79"}': 120},

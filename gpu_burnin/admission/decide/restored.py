@@ -24,7 +24,13 @@ def doubted(spec: Spec, status: Status) -> Ask | None:
 
 def shut_by_restore(spec: Spec, status: Status) -> bool:
     """Whether the restore keeps it closed, and no leave of a brake: that is given for a fault alone."""
-    return doubted(spec, status) is not None and status.state is not State.QUARANTINED
+    since = spec.restored.since if spec.restored is not None else ""
+    return is_shut(since, status.confirmed, status.state)
+
+
+def is_shut(restored_since: str, confirmed: str, state: State) -> bool:
+    """The same of the three values that decide it, for who has no whole record; "" for no restore and for none yet."""
+    return bool(restored_since) and restored_since != confirmed and state is not State.QUARANTINED
 
 
 def confirmed(facts: Facts, flight: Flight) -> Status:

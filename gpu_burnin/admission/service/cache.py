@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gpu_burnin.admission.client import Object
+from gpu_burnin.admission.decide.restored import is_shut
 from gpu_burnin.admission.decide.retest import overdue_at
 from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.service.packed import PackedStore
@@ -228,7 +229,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         state = State.NEW
     asks = (spec[ask] for ask in ("hold", "quarantine", "repair") if spec.get(ask))
     use, changes = status.get("use"), status.get("transitions") or []
-    restored = (spec.get("restored") or {}).get("since")
+    restored = str((spec.get("restored") or {}).get("since") or "")
     repaired = [c.get("at", "") for c in changes if isinstance(c, dict) and c.get("from") == State.REPAIRING]
     return Summary(
         state=state,
@@ -240,7 +241,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         repaired_at=max(repaired, default=""),
         admitted=bool(status.get("accepted")),
         expires_at=str((status.get("accepted") or {}).get("expiresAt") or ""),
-        shut_by_restore=bool(restored) and restored != status.get("confirmed") and state is not State.QUARANTINED,
+        shut_by_restore=is_shut(restored, str(status.get("confirmed") or ""), state),
     )
 
 
