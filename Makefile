@@ -9,7 +9,10 @@ unexport PYTHONDONTWRITEBYTECODE
 unexport PYTHONUNBUFFERED
 # A target that another one needs says nothing when there is nothing to do.
 QUIET = $(if $(filter $@,$(MAKECMDGOALS)),,--quiet)
-LOCK := pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+# An extra that brings another one (controller: node) names this distribution, which no lock can pin: what pip-compile says of
+# that behind the last package goes.
+LOCK = pip-compile -q --unsafe-package gpu-burnin --generate-hashes --strip-extras --no-emit-index-url \
+	--no-emit-trusted-host --no-emit-find-links $(1) -o requirements/$(2).txt pyproject.toml && sed -i '/^$$/,$$d' requirements/$(2).txt
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
 .PHONY: help setup setup-dev setup-lab lab lab-down check test soak mutants molecule unit campaign integration driver-debian upgrade-minor lab-operations bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
@@ -102,8 +105,9 @@ bench-monitoring: setup-lab ## Print what the fleet's Prometheus costs, beside d
 	@python -m tests.bench.monitoring
 
 lock: setup-dev ## Renew the lock files of the Python requirements
-	@$(LOCK) --allow-unsafe --extra controller -o requirements/controller.txt pyproject.toml
-	@$(LOCK) --allow-unsafe -c requirements/controller.txt --extra controller --extra dev -o requirements/dev.txt pyproject.toml
-	@$(LOCK) -o requirements/node.txt pyproject.toml
-	@$(LOCK) -c requirements/node.txt -c requirements/controller.txt --extra admitter -o requirements/admitter.txt pyproject.toml
-	@for cuda in 12 13; do $(LOCK) -c requirements/node.txt --extra cuda$$cuda -o requirements/node-cuda$$cuda.txt pyproject.toml || exit; done
+	@$(call LOCK,--extra controller,controller)
+	@$(call LOCK,-c requirements/controller.txt --extra controller --extra dev,dev)
+	@$(call LOCK,--extra node,node)
+	@$(call LOCK,-c requirements/node.txt -c requirements/controller.txt --extra admitter,admitter)
+	@$(call LOCK,-c requirements/node.txt --extra cuda12,node-cuda12)
+	@$(call LOCK,-c requirements/node.txt --extra cuda13,node-cuda13)

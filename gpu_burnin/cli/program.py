@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 # A command that is imported on use: its module, its name there, one line of help.
 Row: TypeAlias = tuple[str, str, str]
 # Modules that only an extra of this distribution brings, and which one.
-EXTRA_OF: Mapping[str, str] = {"kubernetes": "controller", "paramiko": "controller"}
+EXTRA_OF: Mapping[str, str] = {
+    **dict.fromkeys(("jinja2", "jsonschema", "markupsafe", "ml_dtypes", "numpy", "pynvml", "rich"), "node"),
+    **dict.fromkeys(("kubernetes", "paramiko"), "controller"),
+}
 
 
 class LazyGroup(click.Group):

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.children import child_environment
@@ -35,8 +36,11 @@ class ScenarioError(GpuBurninError):
 def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
     """Start a child that reads NVML, and take its answer; raises InventoryError, or ScenarioError in a lab.
 
-    A child that does not end in time is killed, and left behind when it cannot be (stuck in the driver).
+    A child that does not end in time is killed, and left behind when it cannot be (stuck in the driver). Raises
+    ModuleNotFoundError where the library is not installed, which the child could say only as an end of its own.
     """
+    if find_spec("pynvml") is None:
+        raise ModuleNotFoundError("No module named 'pynvml'", name="pynvml")
     host = socket.gethostname()
     child = subprocess.Popen(
         [sys.executable, "-m", "gpu_burnin.telemetry.inventory"],

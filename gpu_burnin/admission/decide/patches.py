@@ -1,6 +1,6 @@
 """The JSON Patches (RFC 6902) that say on the Node what was decided. Pure.
 
-settings/names.py has the names of taints, labels and annotations; the gate policies on the API servers let only the
+api/names.py has the names of taints, labels and annotations; the gate policies on the API servers let only the
 admitter change them. Each patch tests the resourceVersion: `.spec.taints` is an atomic list, so any merge would fight
 with the node lifecycle controller.
 """

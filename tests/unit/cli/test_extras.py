@@ -1,0 +1,95 @@
+"""What each command needs of this distribution's extras, by calling it where one is not installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gpu_burnin.cli.program import EXTRA_OF
+
+pytestmark = pytest.mark.slow
+
+# Calls one program after the other as if some modules were not installed.
+WITHOUT = """
+import importlib.util, io, json, shlex, sys
+from contextlib import redirect_stderr, redirect_stdout
+
+absent = set(json.loads(sys.argv[1]))
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name in absent else find_spec(name, package)
+
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Absent())
+from gpu_burnin.cli.program import call
+
+answers = {}
+for line in sys.argv[2:]:
+    sys.argv = shlex.split(line)
+    module = "gpu_burnin.cli.main" if sys.argv[0] == "gpu-burnin" else "gpu_burnin.cli.muster.main"
+    errors = io.StringIO()
+    with redirect_stderr(errors), redirect_stdout(errors):
+        code = call(importlib.import_module(module).cli)
+    answers[line] = (code, errors.getvalue())
+print(json.dumps(answers))
+"""
+
+
+def answers(absent: list[str], *commands: str) -> dict[str, tuple[int, str]]:
+    """Exit code and output of each command where these modules are not installed."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, json.dumps(absent), *commands],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    read: dict[str, tuple[int, str]] = json.loads(done.stdout)
+    assert list(read) == list(commands)
+    return read
+
+
+@pytest.fixture(scope="module")
+def without_node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """What the commands answer where the extra `node` is not installed, by name of the command."""
+    nowhere = tmp_path_factory.mktemp("nowhere")
+    (nowhere / "admitter.yaml").write_text(f"kubeconfig: {nowhere}/kubeconfig\n")
+    commands = {
+        **{name: f"gpu-burnin {name}" for name in ("run", "demo", "plan", "selftest", "watch")},
+        "compare": "gpu-burnin compare a b",
+        "baseline": "muster baseline",
+        "admitter": f"muster admitter --config {nowhere}/admitter.yaml",
+        "gate-probe": f"muster gate-probe --kubeconfig {nowhere}/kubeconfig --state-dir {nowhere}",
+        "retest": f"muster retest --random 1% --reason weekly --kubeconfig {nowhere}/kubeconfig",
+    }
+    found = answers([module for module, extra in EXTRA_OF.items() if extra == "node"], *commands.values())
+    return {name: found[command] for name, command in commands.items()}
+
+
+@pytest.mark.parametrize("name", ["run", "demo", "plan", "selftest", "watch", "compare", "baseline"])
+def test_what_computes_names_the_command_that_installs_its_extra(
+    without_node: dict[str, tuple[int, str]], name: str
+) -> None:
+    code, errors = without_node[name]
+    assert code == 2
+    assert errors.endswith(
+        " is not installed; pip install 'gpu-burnin[node]' (in a checkout: pip install '.[node]') brings it\n"
+    )
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "expected"), [("admitter", 2), ("gate-probe", 3), ("retest", 2)])
+def test_what_only_decides_needs_nothing_that_computes(
+    without_node: dict[str, tuple[int, str]], name: str, expected: int
+) -> None:
+    code, errors = without_node[name]
+    assert code == expected
+    assert "nowhere0/kubeconfig (there is no such file)" in errors and "not installed" not in errors
