@@ -100,6 +100,11 @@ class Measurement:
     floor_source: str | None = None
     floor_confidence: str | None = None
 
+    @property
+    def below_floor(self) -> bool:
+        """Whether it is under its floor. A value that is no number is under every floor."""
+        return self.floor is not None and not float(self.value) >= self.floor
+
 
 @dataclass(frozen=True)
 class Series:

@@ -232,11 +232,6 @@ class KubeApi:
         """One node, or None when there is none of that name."""
         return self.find(node_path(name), f"read node {name}")
 
-    def patch_node(self, name: str, patch: Patch, *, status: bool = False) -> Node:
-        """Apply a JSON Patch to a node or to its status; raises Conflict when its `test` does not hold."""
-        path, of = (f"{node_path(name)}/status", "the status of ") if status else (node_path(name), "")
-        return self.patch(path, patch, f"patch {of}node {name}")
-
     def csrs(self) -> list[Object]:
         """All certificate signing requests, issued ones included."""
         return list(self.items(CSRS, "list the CSRs"))

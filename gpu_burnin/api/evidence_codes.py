@@ -1,9 +1,11 @@
-"""Why evidence is refused, in words for people."""
+"""Codes of what is published: those that end work at once, and why evidence is refused, in words for people."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+# Reasons (reasons.yaml) with which the work on a GPU is lost: nothing is won by letting it end.
+FATAL = frozenset({"GPU_LOST", "XID_FATAL"})
 # Why evidence is refused: what the code means, and what to do about it.
 CODES: Mapping[str, tuple[str, str]] = {
     "EVIDENCE_MALFORMED": (

@@ -24,6 +24,7 @@ Row: TypeAlias = tuple[str, str, str]
 EXTRA_OF: Mapping[str, str] = {
     **dict.fromkeys(("jinja2", "jsonschema", "markupsafe", "ml_dtypes", "numpy", "pynvml", "rich"), "node"),
     **dict.fromkeys(("kubernetes", "paramiko"), "controller"),
+    "prometheus_client": "admitter",
 }
 
 

@@ -51,12 +51,6 @@ class DriverTable:
     kernel: str
     cuda: Mapping[str, str]
 
-    def architecture_of(self, device_id: int) -> Architecture | None:
-        """The architecture of a PCI device id of NVIDIA's; None where no block holds it."""
-        return next(
-            (one for one in self.architectures.values() if any(device_id in ids for ids in one.device_ids)), None
-        )
-
 
 def dotted_version(value: Located) -> str:
     """A branch or version such as 565 or 580.65.06; raises HardwareDataError."""

@@ -91,10 +91,7 @@ def _lowered(seen: Observations) -> tuple[float, dict[str, int]]:
 
 
 def judge_floors(seen: Observations) -> Findings:
-    """What the measurements that carry a floor say: SLOW under a measured or vendor's, a notice under a derived.
-
-    A value that is no number is under every floor.
-    """
+    """What the measurements that carry a floor say: SLOW under a measured or vendor's, a notice under a derived."""
     reasons: list[Reason] = []
     notices: list[Notice] = []
     for result, measurement in _slow(seen.results):
@@ -177,6 +174,5 @@ def _slow(results: Iterable[CheckResult]) -> Iterator[tuple[CheckResult, Measure
     """Of checks that found no fault: one that did ends early, and its rates hold the time it took to locate it."""
     for result in (result for result in results if result.verdict is not Verdict.FAIL):
         for measurement in result.measurements:
-            # Written so that NaN, which no comparison holds for, is slow.
-            if measurement.floor is not None and not float(measurement.value) >= measurement.floor:
+            if measurement.below_floor:
                 yield result, measurement

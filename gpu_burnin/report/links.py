@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpu_burnin.checks.dcgm.result import DcgmCoverage, DiagnosticRow, release_text
 from gpu_burnin.checks.pcie.result import LinkUnderLoad, PcieCoverage
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_name, is_low, results_of
+from gpu_burnin.report.units import gpu_name, results_of
 from gpu_burnin.system.quantities import GB, number
 from gpu_burnin.types import CheckResult, Measurement
 
@@ -82,7 +82,7 @@ def _link_row(report: Report, check: CheckResult, items: Mapping[str, Measuremen
     generation, width = link.could_be
     now = f"gen {link.generation or '?'} x{link.width or '?'}" if link.generation or link.width else "-"
     could = f" (of gen {generation or '?'} x{width or '?'})" if link.is_narrow else ""
-    cells = tuple((_rate(items.get(name)), is_low(items.get(name))) for name in names)
+    cells = tuple((_rate(item := items.get(name)), bool(item and item.below_floor)) for name in names)
     return LinkRow(gpu_name(report, check.gpu), now + could, link.is_narrow, cells, copies)
 
 

@@ -6,7 +6,6 @@ gauges only, no timestamps, "# EOF" at the end, which is a comment to the former
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -19,41 +18,20 @@ from gpu_burnin.report.links import opinion
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_of, measured, results_of
 from gpu_burnin.system.clock import parse_rfc3339
+from gpu_burnin.system.exposition import Family, Sample, page
 
 # A node of 16 GPUs has 480 samples of pairs.
 _MOST_GPUS_IN_PAIRS = 16
 _VERDICTS = ("PASS", "FAIL", "INCONCLUSIVE")
-_Sample = tuple[Mapping[str, str], float | None]
 
 
 def to_openmetrics(report: Report) -> bytes:
     """All metrics of a report; a value that was not read has no sample."""
-    lines: list[str] = []
-    for name, help_text, samples in _families(report):
-        # Two samples with the same labels would make the collector drop the whole file: the last one holds.
-        values = {_labels(labels): value for labels, value in samples if value is not None and math.isfinite(value)}
-        if values:
-            lines += [f"# HELP gpu_burnin_{name} {help_text}", f"# TYPE gpu_burnin_{name} gauge"]
-            lines += [f"gpu_burnin_{name}{labels} {_number(value)}" for labels, value in values.items()]
-    return ("\n".join([*lines, "# EOF"]) + "\n").encode("utf-8", "replace")
+    families = (Family(f"gpu_burnin_{name}", "gauge", text, samples) for name, text, samples in _families(report))
+    return f"{page(families)}# EOF\n".encode("utf-8", "replace")
 
 
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    """Backslash, quote and line feed, as both formats want it."""
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1 << 53 else repr(float(value))
-
-
-def _families(report: Report) -> Iterator[tuple[str, str, Iterable[_Sample]]]:
+def _families(report: Report) -> Iterator[tuple[str, str, Iterable[Sample]]]:
     yield "info", "What ran where; always 1.", [(_info(report), 1)]
     yield "verdict", "1 for the verdict of the newest burn-in.", _verdicts({}, report["verdict"])
     yield "sequence", "Number of the newest burn-in on this node.", [({}, report["sequence"])]
@@ -126,7 +104,7 @@ def _unit(report: Report, uuid: str | None) -> dict[str, str]:
     return {"gpu": uuid or "", "index": str(gpu["index"]) if gpu else ""}
 
 
-def _verdicts(labels: Mapping[str, str], verdict: str) -> Iterator[_Sample]:
+def _verdicts(labels: Mapping[str, str], verdict: str) -> Iterator[Sample]:
     for name in _VERDICTS:
         yield {**labels, "verdict": name}, float(verdict == name)
 
@@ -136,35 +114,35 @@ def _gpu_info(gpu: Mapping[str, Any]) -> dict[str, str]:
     return {"gpu": gpu["uuid"], "index": str(gpu["index"]), **{key: gpu[key] for key in identity}}
 
 
-def _gpu_verdicts(report: Report) -> Iterator[_Sample]:
+def _gpu_verdicts(report: Report) -> Iterator[Sample]:
     for gpu in report["gpus"]:
         # A lost GPU has no UUID; its place on the bus tells it from another lost one.
         labels = {"gpu": gpu["uuid"], "index": str(gpu["index"]), "pci_bus_id": gpu["pci_bus_id"]}
         yield from _verdicts(labels, gpu["verdict"])
 
 
-def _reasons(report: Report) -> Iterator[_Sample]:
+def _reasons(report: Report) -> Iterator[Sample]:
     found = Counter((item["code"], item["severity"], item["check"], item["gpu"]) for item in report["reasons"])
     for (code, severity, check, gpu), count in found.items():
         yield {"code": code, "severity": severity, "check": check, **_unit(report, gpu)}, count
 
 
-def _warnings(report: Report) -> Iterator[_Sample]:
+def _warnings(report: Report) -> Iterator[Sample]:
     for (code, gpu), count in Counter((item["code"], item["gpu"]) for item in report["warnings"]).items():
         yield {"code": code, **_unit(report, gpu)}, count
 
 
-def _check_verdicts(report: Report) -> Iterator[_Sample]:
+def _check_verdicts(report: Report) -> Iterator[Sample]:
     for check in report["checks"]:
         yield from _verdicts({"check": check.name, **_unit(report, check.gpu)}, check.verdict)
 
 
-def _check_seconds(report: Report) -> Iterator[_Sample]:
+def _check_seconds(report: Report) -> Iterator[Sample]:
     for check in report["checks"]:
         yield {"check": check.name, **_unit(report, check.gpu)}, check.seconds
 
 
-def _measurements(report: Report, *, floor: bool) -> Iterator[_Sample]:
+def _measurements(report: Report, *, floor: bool) -> Iterator[Sample]:
     for check in report["checks"]:
         for item in check.measurements:
             # The check of the node measures single GPUs too; their numbers carry their labels.
@@ -183,41 +161,41 @@ def _transfers(report: Report) -> Iterator[tuple[dict[str, str], Matrix, Transfe
         yield {**_unit(report, gpu), **named, "path": matrix.pair(transfer).path}, matrix, transfer
 
 
-def _p2p(report: Report) -> Iterator[_Sample]:
+def _p2p(report: Report) -> Iterator[Sample]:
     for labels, matrix, transfer in _transfers(report):
         yield labels, matrix.rate(transfer)
 
 
-def _p2p_wrong(report: Report) -> Iterator[_Sample]:
+def _p2p_wrong(report: Report) -> Iterator[Sample]:
     for labels, matrix, transfer in _transfers(report):
         if matrix.wrong(transfer) or matrix.verified(transfer):
             yield labels, matrix.wrong(transfer)
 
 
-def _collectives(report: Report) -> Iterator[_Sample]:
+def _collectives(report: Report) -> Iterator[Sample]:
     for (collective, algorithm), points in curves.busbw(report).items():
         yield {"collective": collective, "algorithm": algorithm}, max(points.values(), default=None)
 
 
-def _memory(report: Report, value: Callable[[HbmCoverage], int | None]) -> Iterator[_Sample]:
+def _memory(report: Report, value: Callable[[HbmCoverage], int | None]) -> Iterator[Sample]:
     for result in results_of(report, "hbm"):
         if isinstance(result.coverage, HbmCoverage):
             yield _unit(report, result.gpu), value(result.coverage)
 
 
-def _waves_run(report: Report) -> Iterator[_Sample]:
+def _waves_run(report: Report) -> Iterator[Sample]:
     for result in results_of(report, "power"):
         if isinstance(result.coverage, PowerCoverage):
             yield _unit(report, result.gpu), float(result.coverage.waves.run)
 
 
-def _opinion(report: Report) -> Iterator[_Sample]:
+def _opinion(report: Report) -> Iterator[Sample]:
     second = opinion(report)
     for result, count in Counter(result for _, result, *_ in second.tests).items() if second else ():
         yield {"result": result}, count
 
 
-def _of_units(report: Report, key: str) -> Iterator[_Sample]:
+def _of_units(report: Report, key: str) -> Iterator[Sample]:
     """A number of each check on each GPU, and of each GPU over all checks; an older report may not have it."""
     for unit in report["coverage"]["units"]:
         yield {"check": unit["check"], **_unit(report, unit["gpu"])}, unit.get(key)
@@ -225,7 +203,7 @@ def _of_units(report: Report, key: str) -> Iterator[_Sample]:
         yield {"check": "", **_unit(report, gpu["gpu"])}, gpu.get(key)
 
 
-def _selftests(report: Report) -> Iterator[_Sample]:
+def _selftests(report: Report) -> Iterator[Sample]:
     found: Counter[tuple[str, str | None, str]] = Counter()
     for test in report["selftest"]:
         seen = test["injected"] and test["detected"]
@@ -235,14 +213,14 @@ def _selftests(report: Report) -> Iterator[_Sample]:
         yield {"check": check, "result": result, **_unit(report, gpu)}, count
 
 
-def _counters(report: Report) -> Iterator[_Sample]:
+def _counters(report: Report) -> Iterator[Sample]:
     for counter in report["telemetry"]["counters"]:
         # A report of version 1.0 has no counters, so each has these fields.
         labels = {"name": counter["name"], "unit": counter["unit"], **_unit(report, counter["gpu"])}
         yield labels, counter["delta"]
 
 
-def _xids(report: Report) -> Iterator[_Sample]:
+def _xids(report: Report) -> Iterator[Sample]:
     found = Counter((event["xid"], event["sxid"], event["pci_bus_id"]) for event in _log(report)["events"])
     for (code, sxid, address), count in found.items():
         yield {"code": str(code), "kind": "SXid" if sxid else "XID", "pci_bus_id": address}, count

@@ -15,7 +15,7 @@ from gpu_burnin.report.formatting import bound, merged, taken_for, without_numbe
 from gpu_burnin.report.headline import first_reason, headline, listed
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
-from gpu_burnin.report.units import gpu_name, is_low, measured, uuids_of, without_name
+from gpu_burnin.report.units import gpu_name, measured, uuids_of, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.quantities import SHORT_S, duration, number, rate, size
@@ -224,7 +224,10 @@ class Page:
             _title(name.removeprefix(f"{check}_").removesuffix(suffix)),
             shown_unit,
             tuple(
-                (number(item.value / scaled) if item and math.isfinite(item.value) else "-", is_low(item))
+                (
+                    number(item.value / scaled) if item and math.isfinite(item.value) else "-",
+                    bool(item and item.below_floor),
+                )
                 for item in (_lowest(items, uuids_of(gpu)) for gpu in self.report["gpus"])
             ),
             spread,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from gpu_burnin.report.model import Report
-from gpu_burnin.types import CheckResult, Coverage, Measurement
+from gpu_burnin.types import CheckResult, Coverage
 
 _Covered = TypeVar("_Covered", bound=Coverage)
 
@@ -68,11 +68,6 @@ def measured(report: Report, check: CheckResult, name: str) -> tuple[str | None,
 def finite(value: float) -> float | None:
     """A number that is one, None for NaN and infinities."""
     return value if math.isfinite(value) else None
-
-
-def is_low(item: Measurement | None) -> bool:
-    """Whether a measurement is below its floor."""
-    return item is not None and item.floor is not None and item.value < item.floor
 
 
 def gpu_of(report: Report, uuid: str | None) -> dict[str, Any] | None:

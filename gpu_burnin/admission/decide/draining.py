@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpu_burnin.admission.decide.judge import FATAL, Facts, Judged
+from gpu_burnin.admission.decide.judge import Facts, Judged
 from gpu_burnin.admission.decide.maintenance import Windows
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, asked, sentence
 from gpu_burnin.admission.drain import who_leaves
 from gpu_burnin.admission.view import Pod
+from gpu_burnin.api.evidence_codes import FATAL
 from gpu_burnin.api.record import Leave, Next
 
 

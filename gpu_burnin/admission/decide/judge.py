@@ -24,8 +24,6 @@ from gpu_burnin.types import JSON, Verdict
 TTL_JITTER = 0.1
 # A boot that stays inconclusive after so many tests is a person's.
 MOST_BOOT_TESTS = 2
-# The work on these is lost: nothing is won by letting it end.
-FATAL = frozenset({"GPU_LOST", "XID_FATAL"})
 HARDWARE_CHANGED = "HARDWARE_CHANGED"
 LEDGER_RESTORED = "LEDGER_RESTORED"
 # What ends by itself in a burn-in that the node starts at its boot.

@@ -53,8 +53,6 @@ class Service:
         self.metrics.gauges.update(self._gauges())
         # A counter that only appears with its first count could not be told from one that nobody writes, and increase()
         # would miss that count.
-        self.metrics.add("joins", by=0)
-        self.metrics.add("foreign_changes", by=0)
         for brake in Brake:
             self.metrics.add("brake_denials", {"brake": str(brake)}, by=0)
 

@@ -12,8 +12,6 @@ from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.telemetry.vitals import Vital, Vitals
 from gpu_burnin.types import JSON, Action, Gpu
 
-# For these the work cannot go on: the admitter ends it at once (NoExecute).
-LOSES_WORK = frozenset({"GPU_LOST", "XID_FATAL"})
 # What is told as long as it lasts, and not when it came.
 STANDING = frozenset({"ECC_CORRECTED", "REMAP_PENDING"})
 # NVML_GPU_RECOVERY_ACTION_*, nvml.h: what the driver asks for.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_burnin.system import exposition
+from gpu_burnin.system.exposition import Family, Sample
 from gpu_burnin.system.files import write_atomic
 from gpu_burnin.telemetry.vitals import Vital, Vitals
 
 FILE = "gpu_burnin_watch.prom"
 # Written that often though nothing changed: its age tells that the agent lives.
 _EVERY_S = 30.0
-_Sample = tuple[Mapping[str, str], float | None]
 
 
 @dataclass(frozen=True)
@@ -59,66 +60,64 @@ class Numbers:
 
 
 def page(look: Look, unix_s: float) -> bytes:
-    """Prometheus' exposition format 0.0.4; a value that could not be read has no sample."""
-    lines: list[str] = []
-    for name, kind, help_text, samples in _families(look, unix_s):
-        values = [(labels, value) for labels, value in samples if value is not None]
-        if values:
-            lines += [f"# HELP gpu_burnin_watch_{name} {help_text}", f"# TYPE gpu_burnin_watch_{name} {kind}"]
-            lines += [f"gpu_burnin_watch_{name}{_labels(labels)} {value:.15g}" for labels, value in values]
-    return ("\n".join(lines) + "\n").encode()
+    """All numbers; a value that could not be read has no sample."""
+    return exposition.page(
+        one._replace(name=f"gpu_burnin_watch_{one.name}") for one in _families(look, unix_s)
+    ).encode()
 
 
-def _families(look: Look, unix_s: float) -> Iterator[tuple[str, str, str, Iterable[_Sample]]]:
+def _families(look: Look, unix_s: float) -> Iterator[Family]:
     gpus = look.vitals.gpus if look.vitals else ()
     index = {gpu.pci_bus_id: str(gpu.index) for gpu in gpus if gpu.pci_bus_id}
 
-    def of_each(value: Callable[[Vital], float | None]) -> list[_Sample]:
+    def of_each(value: Callable[[Vital], float | None]) -> list[Sample]:
         return [({"gpu": str(gpu.index)}, value(gpu)) for gpu in gpus if not gpu.lost]
 
-    yield "last_look_timestamp_seconds", "gauge", "When the agent wrote this, Unix time.", [({}, unix_s)]
-    yield (
+    yield Family("last_look_timestamp_seconds", "gauge", "When the agent wrote this, Unix time.", [({}, unix_s)])
+    yield Family(
         "source_up",
         "gauge",
         "1 when the agent can read this source.",
         [({"source": name}, float(up)) for name, up in look.sources.items()],
     )
-    yield "burnin_running", "gauge", "1 while a burn-in runs, for which DCGM pauses.", [({}, float(look.burning))]
-    yield "gpus_expected", "gauge", "GPUs that the newest burn-in had.", [({}, look.expected)]
+    yield Family(
+        "burnin_running", "gauge", "1 while a burn-in runs, for which DCGM pauses.", [({}, float(look.burning))]
+    )
+    yield Family("gpus_expected", "gauge", "GPUs that the newest burn-in had.", [({}, look.expected)])
     answering = None if look.vitals is None else sum(not gpu.lost for gpu in gpus)
-    yield "gpus", "gauge", "GPUs that answer their driver.", [({}, answering)]
-    yield (
+    yield Family("gpus", "gauge", "GPUs that answer their driver.", [({}, answering)])
+    yield Family(
         "xids_total",
         "counter",
         "XIDs of this boot, by what the policy does about them while users work.",
         [({"gpu": index.get(bus, bus), "class": kind}, count) for (bus, kind), count in look.xids.items()],
     )
-    yield (
+    yield Family(
         "ecc_uncorrected_total",
         "counter",
         "Uncorrectable memory errors since the driver was loaded.",
         of_each(lambda gpu: gpu.uncorrected),
     )
-    yield (
+    yield Family(
         "remap_pending",
         "gauge",
         "1 when a row of memory waits for a reset to be replaced.",
         of_each(lambda gpu: gpu.remap_pending),
     )
-    yield "remap_failed", "gauge", "1 when a row could not be replaced.", of_each(lambda gpu: gpu.remap_failure)
-    yield (
+    yield Family("remap_failed", "gauge", "1 when a row could not be replaced.", of_each(lambda gpu: gpu.remap_failure))
+    yield Family(
         "clocks_event_reasons",
         "gauge",
         "Why the clocks are held down, bits of nvmlClocksEventReasons.",
         of_each(lambda gpu: gpu.clocks_event_reasons),
     )
-    yield (
+    yield Family(
         "nvlinks_down",
         "gauge",
         "NVLinks that were up in this boot and are not.",
         of_each(lambda gpu: _links_down(gpu, look.nvlinks)),
     )
-    yield (
+    yield Family(
         "nvlink_errors_total",
         "counter",
         "What the NVLinks that are up count, by kind.",
@@ -129,13 +128,13 @@ def _families(look: Look, unix_s: float) -> Iterator[tuple[str, str, str, Iterab
             for kind, count in gpu.nvlink_errors.items()
         ],
     )
-    yield (
+    yield Family(
         "fabric_state",
         "gauge",
         "Whether the GPU has joined its fabric, nvmlGpuFabricState_t: 3 when it has.",
         of_each(lambda gpu: gpu.fabric_state),
     )
-    yield (
+    yield Family(
         "fabric_healthy",
         "gauge",
         "1 when the fabric has no complaint of a GPU that has joined it.",
@@ -147,8 +146,3 @@ def _links_down(gpu: Vital, most: Mapping[str, int]) -> int | None:
     """None where the GPU had no link in this boot, as a card without a bridge, or could not say."""
     known = most.get(gpu.uuid)
     return None if known is None or gpu.nvlinks is None else known - gpu.nvlinks
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    """Of indexes, PCI addresses and words of our own: nothing to escape."""
-    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""

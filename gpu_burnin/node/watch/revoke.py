@@ -14,12 +14,13 @@ from datetime import datetime
 from pathlib import Path
 
 from gpu_burnin.api import evidence
+from gpu_burnin.api.evidence_codes import FATAL
 from gpu_burnin.api.run_files import EVIDENCE, HARDWARE
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.node import signing
 from gpu_burnin.node.store import NoResult, Store
-from gpu_burnin.node.watch.findings import LOSES_WORK, Finding
+from gpu_burnin.node.watch.findings import Finding
 from gpu_burnin.node.watch.kept import Memory, Pending
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import hardware_identity, host
@@ -70,7 +71,7 @@ class Revoker:
             return False
         if newest.statement.verdict is not Verdict.FAIL:
             return True
-        return finding.code in LOSES_WORK and newest.statement.code not in LOSES_WORK
+        return finding.code in FATAL and newest.statement.code not in FATAL
 
     def begin(self, finding: Finding) -> None:
         """Close the local gate, and note that the rest is due. Raises GpuBurninError and OSError."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, node_path
 from tests.support.admission_helpers import make_node
 from tests.support.fake_api import FakeApi, Refused
 
@@ -21,7 +21,7 @@ def test_an_overloaded_server_is_asked_again(api: FakeApi, kube: KubeApi) -> Non
 
     api.put_node(make_node())
     api.before_write = overloaded
-    kube.patch_node("gpu-1", [{"op": "add", "path": "/spec/unschedulable", "value": True}])
+    kube.patch(node_path("gpu-1"), [{"op": "add", "path": "/spec/unschedulable", "value": True}])
     assert len(api.writes()) == 3 and api.nodes["gpu-1"]["spec"]["unschedulable"] is True
 
 
@@ -33,7 +33,7 @@ def test_a_conflict_is_the_callers(api: FakeApi, kube: KubeApi, status: int) -> 
     api.put_node(make_node())
     api.before_write = refuse
     with pytest.raises(Conflict, match="modified"):
-        kube.patch_node("gpu-1", [{"op": "add", "path": "/spec/x", "value": 1}])
+        kube.patch(node_path("gpu-1"), [{"op": "add", "path": "/spec/x", "value": 1}])
     assert len(api.writes()) == 1
 
 

@@ -61,8 +61,11 @@ def test_rates_of_a_check_that_found_a_fault_are_not_judged() -> None:
 
 
 def test_rate_that_is_no_number_is_slow() -> None:
-    reasons, _ = judge_floors(observed(with_floors([result(float("nan"))], [GPU], skus=table(Confidence.MEASURED))))
+    filled = with_floors([result(float("nan"))], [GPU], skus=table(Confidence.MEASURED))
+    reasons, _ = judge_floors(observed(filled))
     assert [reason.code for reason in reasons] == ["SLOW"]
+    # What the page marks.
+    assert filled[0].measurements[0].below_floor
 
 
 def test_floor_is_turned_into_the_unit_of_the_measurement() -> None:

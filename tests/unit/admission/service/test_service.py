@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.admission.client import node_path
 from gpu_burnin.admission.service import term as terms
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.service import Service
@@ -122,7 +123,7 @@ def test_a_node_that_is_rewritten_all_the_time_is_alone_in_its_trouble(
         until("the admission of the good one", lambda: fleet.ready("good"))
         until("a word on the bad one", lambda: any("kept changing" in text for text in admitter.messages()))
         assert not fleet.ready("bad")
-        assert b"muster_admitter_delayed_nodes 1\n" in admitter.service.metrics.text()
+        assert b"muster_admitter_delayed_nodes 1.0\n" in admitter.service.metrics.text()
         api.before_write = lambda path: None
         until("the admission of the bad one", lambda: fleet.ready("bad"))
         assert len([text for text in admitter.messages() if "kept changing" in text]) == 1
@@ -260,11 +261,11 @@ def test_a_term_that_is_over_writes_nothing_though_the_process_leads_again(
         until("the admission", lambda: fleet.ready("gpu-1"))
         term = admitter.service.term
         assert term is not None
-        term.api.patch_node("gpu-1", [{"op": "add", "path": "/metadata/labels/x", "value": "1"}])
+        term.api.patch(node_path("gpu-1"), [{"op": "add", "path": "/metadata/labels/x", "value": "1"}])
         term.stop()
         assert admitter.service.leadership.held()
         with pytest.raises(NotLeader):
-            term.api.patch_node("gpu-1", [{"op": "add", "path": "/metadata/labels/x", "value": "2"}])
+            term.api.patch(node_path("gpu-1"), [{"op": "add", "path": "/metadata/labels/x", "value": "2"}])
 
 
 def test_certificates_of_known_nodes_are_approved_and_others_told(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
@@ -303,19 +304,19 @@ def test_health_and_metrics_are_served(api: FakeApi, fleet: Fleet, tmp_path: Pat
         assert (read("/healthz"), read("/leaderz")) == ("ok\n", "leader\n")
         text = read("/metrics")
         for line in (
-            "muster_admitter_leader 1",
-            'muster_admitter_nodes{state="ready"} 1',
-            'muster_admitter_held{reason="NODE_ABSENT"} 1',
-            "muster_admitter_proof_expires_soon 0",
-            "muster_admitter_joins_total 1",
+            "muster_admitter_leader 1.0",
+            'muster_admitter_nodes{state="ready"} 1.0',
+            'muster_admitter_held{reason="NODE_ABSENT"} 1.0',
+            "muster_admitter_proof_expires_soon 0.0",
+            "muster_admitter_joins_total 1.0",
             # There before the first: an increase is seen between two samples alone.
-            "muster_admitter_foreign_changes_total 0",
+            "muster_admitter_foreign_changes_total 0.0",
             *(
-                f'muster_admitter_brake_denials_total{{brake="{brake}"}} 0'
+                f'muster_admitter_brake_denials_total{{brake="{brake}"}} 0.0'
                 for brake in ("join", "gate", "expire", "test")
             ),
-            'muster_admitter_evidence_verified_total{result="authentic"} 1',
-            'muster_admitter_lists_total{resource="nodes"} 1',
+            'muster_admitter_evidence_verified_total{result="authentic"} 1.0',
+            'muster_admitter_lists_total{resource="nodes"} 1.0',
         ):
             assert f"\n{line}\n" in text
         assert text.endswith("# EOF\n") and "muster_admitter_patch_seconds_count" in text

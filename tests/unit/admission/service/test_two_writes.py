@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.admission.client import Conflict, KubeApi
+from gpu_burnin.admission.client import Conflict, KubeApi, node_path
 from gpu_burnin.api.names import PAUSE, SYSTEM_NAMESPACE
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, Working, until, working
 from tests.support.fake_api import FakeApi
@@ -67,7 +67,7 @@ def test_the_patch_of_a_leader_that_wakes_meets_a_conflict(
         written = [path for path, _ in api.bodies if path in (NODE, f"{RECORD}/status")]
         assert written[0] == NODE
         with pytest.raises(Conflict):
-            kube.patch_node("gpu-1", late)
+            kube.patch(node_path("gpu-1"), late)
     assert "fenced" in api.nodes["gpu-1"]["metadata"]["annotations"][NAMES.admitted]
 
 
