@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpu_burnin.admission.view import Pod, Rules
-from gpu_burnin.api.record import Leave, RecordError
+from gpu_burnin.api.record import DrainRequest, RecordError
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.codec import to_json
@@ -30,16 +30,16 @@ class Leaving:
 
     evict: tuple[Pod, ...] = ()
     waiting: tuple[tuple[Pod, str], ...] = ()
-    told: tuple[tuple[Pod, str], ...] = ()
+    pod_events: tuple[tuple[Pod, str], ...] = ()
     wake_at: datetime | None = None
 
 
-def leave_annotation(leave: Leave) -> str:
+def leave_annotation(leave: DrainRequest) -> str:
     """The value of the annotation DOMAIN/leave."""
     return canonical_json(to_json(leave)).decode("ascii")
 
 
-def who_leaves(pods: Iterable[Pod], leave: Leave, now: datetime, rules: Rules) -> Leaving:
+def who_leaves(pods: Iterable[Pod], leave: DrainRequest, now: datetime, rules: Rules) -> Leaving:
     """Who of the node's pods is evicted now, and who waits. Daemons, ended pods and those that leave are in neither.
 
     Raises RecordError for an ask whose deadline cannot be read.
@@ -50,7 +50,7 @@ def who_leaves(pods: Iterable[Pod], leave: Leave, now: datetime, rules: Rules) -
         raise RecordError(f"the deadline {leave.deadline!r} by which the work should leave cannot be read") from error
     evict: list[Pod] = []
     waiting: list[tuple[Pod, str]] = []
-    told: list[tuple[Pod, str]] = []
+    pod_events: list[tuple[Pod, str]] = []
     ends: list[datetime] = []
     for pod in sorted(pods, key=lambda pod: (pod.namespace, pod.name, pod.uid)):
         if pod.daemon or pod.ended or pod.leaving:
@@ -63,7 +63,7 @@ def who_leaves(pods: Iterable[Pod], leave: Leave, now: datetime, rules: Rules) -
                 f"it is not held, since its annotation {rules.names.hold_until} is {hold[:64]!r} ({error}); write a "
                 f'time such as 2026-11-22T18:00:00Z, or "{CHECKPOINT}"'
             )
-            told.append((pod, why))
+            pod_events.append((pod, why))
             end = now
         if min(end, deadline) <= now:
             evict.append(pod)
@@ -71,6 +71,6 @@ def who_leaves(pods: Iterable[Pod], leave: Leave, now: datetime, rules: Rules) -
             until = leave.deadline if end > deadline else hold
             waiting.append((pod, until))
             end_in_words = f"its {CHECKPOINT}, at most to {leave.deadline}" if hold == CHECKPOINT else until
-            told.append((pod, f"it is asked to leave, and is left until {end_in_words}"))
+            pod_events.append((pod, f"it is asked to leave, and is left until {end_in_words}"))
             ends.append(min(end, deadline))
-    return Leaving(tuple(evict), tuple(waiting), tuple(told), min(ends, default=None))
+    return Leaving(tuple(evict), tuple(waiting), tuple(pod_events), min(ends, default=None))

@@ -39,7 +39,7 @@ class Moved:
     """
 
     name: str
-    told: str
+    pod_events: str
     was: str = ""
     spec: Spec | None = None
     urgent: bool = False
@@ -177,8 +177,8 @@ def _moved(before: NodeAdmission, then: NodeAdmission | None, new: str) -> Moved
     said += [f"the {name} of {ask.who} ({ask.why}) was over and stands again" for name, ask in over]
     owed = _owed(before, then)
     said += [owed] if owed else []
-    told = "; ".join(said) or "its entry was newer"
-    return Moved(before.name, told, was, _spec(before, then), bad or bool(new_asks or over or owed))
+    pod_events = "; ".join(said) or "its entry was newer"
+    return Moved(before.name, pod_events, was, _spec(before, then), bad or bool(new_asks or over or owed))
 
 
 def _stands(record: NodeAdmission) -> str:

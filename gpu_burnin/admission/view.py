@@ -20,8 +20,8 @@ Node: TypeAlias = Mapping[str, Any]
 Patch: TypeAlias = list[dict[str, Any]]
 
 
-class Brake(StrEnum):
-    """What a decision needs leave for, since too much of it at once would harm the fleet."""
+class Budget(StrEnum):
+    """What a decision needs a grant for, since too much of it at once would harm the fleet."""
 
     JOIN = "join"  # lets a node in: so many in any second
     GATE = "gate"  # keeps a working node from work, without a boot or a person asking: a share of the fleet
@@ -59,7 +59,7 @@ class Pod:
 
 
 @dataclass(frozen=True)
-class Heard:
+class HeartbeatState:
     """What the admitter has heard of a node's heartbeat. `boot_id` is the boot that it names, "" where there is none.
 
     `silent_s`: for how long nothing changed, by the admitter's own clock and only while it listened. `fresh`: this
@@ -107,7 +107,7 @@ class View:
     node: Node | None
     evidence: Evidence = Evidence()
     agent: AgentNote | None = None
-    heard: Heard | None = None
+    heartbeat: HeartbeatState | None = None
     pods: tuple[Pod, ...] = ()
     calendar: tuple[Maintenance, ...] = ()
     test: str = ""
@@ -119,17 +119,17 @@ class View:
 class Decision:
     """What has to change. Patches are None where nothing is to change; the ledger (`status`) is written first.
 
-    `needs` is the brake that has to give leave: without it the service writes `withheld(decision, why)` instead.
-    `evict` are the pods to be asked to leave now, by the eviction API; `told` are those to be told once, in an event,
-    what is in the sentence. `wake_at` is when time alone changes something. `opens`: the node takes work by it, which
+    `needs` is the budget that has to grant it: without that the service writes `withheld(decision, why)` instead.
+    `evict` are the pods to be asked to leave now, by the eviction API; `pod_events` are pods that get one event with
+    this sentence. `wake_at` is when time alone changes something. `opens`: the node takes work by it, which
     waits for the end of a pause.
     """
 
     status: Status
     node_patch: Patch | None = None
     node_status_patch: Patch | None = None
-    needs: Brake | None = None
+    needs: Budget | None = None
     evict: tuple[Pod, ...] = ()
-    told: tuple[tuple[Pod, str], ...] = ()
+    pod_events: tuple[tuple[Pod, str], ...] = ()
     wake_at: datetime | None = None
     opens: bool = False

@@ -165,7 +165,7 @@ class Next:
 
 
 @dataclass(frozen=True)
-class Leave:
+class DrainRequest:
     """The work is asked to leave. Pods that hold are left until `deadline`."""
 
     since: str
@@ -237,7 +237,7 @@ class Status:
     proofs: Mapping[str, str] = field(default_factory=dict)
     next: Next | None = field(default=None, metadata=_ABSENT)
     request: Request | None = field(default=None, metadata=_ABSENT)
-    leave: Leave | None = field(default=None, metadata=_ABSENT)
+    leave: DrainRequest | None = field(default=None, metadata=_ABSENT)
     use: Use | None = field(default=None, metadata=_ABSENT)
     retested: str = ""
     confirmed: str = field(default="", metadata=_ABSENT)

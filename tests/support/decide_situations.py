@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpu_burnin.admission.view import Brake, Evidence, View
+from gpu_burnin.admission.view import Budget, Evidence, View
 from gpu_burnin.api.agent_note import AgentNote, Maintenance, Warned
 from gpu_burnin.api.evidence import Statement
 from gpu_burnin.api.record import Ask, Hardware, Identity, Proof
@@ -25,7 +25,7 @@ from tests.support.decide_helpers import (
 
 GATED = {"preflight:NoSchedule", "preflight:NoExecute"}
 SHUT = {"preflight:NoSchedule"}
-JOIN, GATE, EXPIRE, TEST = Brake.JOIN, Brake.GATE, Brake.EXPIRE, Brake.TEST
+JOIN, GATE, EXPIRE, TEST = Budget.JOIN, Budget.GATE, Budget.EXPIRE, Budget.TEST
 LATER = "2026-11-21T18:00:00Z"
 ASK = Ask("ann", "fan swap", "2026-11-21T11:59:00Z", LATER)
 FAILED = replace(PASSED, verdict=Verdict.FAIL, sequence=6)
@@ -56,7 +56,7 @@ class Case:
     state: str
     code: str
     taints: set[str]
-    needs: Brake | None = None
+    needs: Budget | None = None
     verdict: str = "inconclusive"
     condition: str = "Unknown"
     ready: bool = False
@@ -66,13 +66,13 @@ class Case:
     now: datetime = NOW
 
 
-def works(code: str, taints: set[str] = frozenset(), needs: Brake | None = None, **more: Any) -> dict[str, Any]:  # type: ignore[assignment]
+def works(code: str, taints: set[str] = frozenset(), needs: Budget | None = None, **more: Any) -> dict[str, Any]:  # type: ignore[assignment]
     """The columns of a node that may take work."""
-    told = {"state": "ready", "code": code, "taints": set(taints), "needs": needs, "verdict": "pass"}
-    return {**told, "condition": "True", "ready": True, **more}
+    pod_events = {"state": "ready", "code": code, "taints": set(taints), "needs": needs, "verdict": "pass"}
+    return {**pod_events, "condition": "True", "ready": True, **more}
 
 
-def in_test(code: str, needs: Brake | None = TEST) -> dict[str, Any]:
+def in_test(code: str, needs: Budget | None = TEST) -> dict[str, Any]:
     return works(code, {"testing:NoSchedule"}, needs, state="testing", asked=True)
 
 

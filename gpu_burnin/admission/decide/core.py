@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from gpu_burnin.admission.decide.appearance import appearance, maintenance_patch, said, shut
-from gpu_burnin.admission.decide.course import Course, course_of
+from gpu_burnin.admission.decide.desired import condition_of, desired_state, maintenance_patch, shut
 from gpu_burnin.admission.decide.draining import draining
 from gpu_burnin.admission.decide.judge import Facts, Judged, judge
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows, began, windows
@@ -14,20 +13,21 @@ from gpu_burnin.admission.decide.nodes import gated, labelled_ready
 from gpu_burnin.admission.decide.offered import GPUS_MISSING
 from gpu_burnin.admission.decide.outlook import next_of
 from gpu_burnin.admission.decide.patches import condition_patch, node_patch, our_taints
+from gpu_burnin.admission.decide.phase import Phase, without_node
+from gpu_burnin.admission.decide.plan import Plan, plan_of
 from gpu_burnin.admission.decide.remember import examined, remembered
 from gpu_burnin.admission.decide.restored import after_restore, confirmed
-from gpu_burnin.admission.decide.retest import Flight, flight_of, retest_asked, why_asked
-from gpu_burnin.admission.decide.stand import Stand, without_node
+from gpu_burnin.admission.decide.retest import TestRequest, retest_asked, test_request_of, why_asked
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
 from gpu_burnin.admission.decide.waits import waits_for
 from gpu_burnin.admission.decide.words import PAUSED, sentence
-from gpu_burnin.admission.view import Brake, Decision, Rules, View
+from gpu_burnin.admission.view import Budget, Decision, Rules, View
 from gpu_burnin.api.names import ADMITTER_USER
 from gpu_burnin.api.record import (
     MOST_TRANSITIONS,
     Accepted,
     BootTests,
-    Leave,
+    DrainRequest,
     Next,
     Request,
     Spec,
@@ -51,9 +51,9 @@ def decide(view: View, rules: Rules, now: datetime) -> Decision:
 
 
 def withheld(view: View, decision: Decision, why: str, until: datetime | None, rules: Rules, now: datetime) -> Decision:
-    """What is left of a decision that gets no leave: what was seen is kept, and `status.next` says what waits for what.
+    """What is left of a decision that gets no grant: what was seen is kept, and `status.next` says what waits for what.
 
-    What needs no leave, such as what a person asks or the taint of a maintenance window, is still done. Said again,
+    What needs no grant, such as what a person asks or the taint of a maintenance window, is still done. Said again,
     nothing changes, though `until` moves: it is told where it is this node's turn, and else when it is looked at again.
     """
     record = view.record
@@ -64,7 +64,7 @@ def withheld(view: View, decision: Decision, why: str, until: datetime | None, r
     else:
         rest = _decide(view, rules, now, decision.needs)
     what, why = waits_for(view.name, decision, rest, why)
-    its_turn = until is not None and decision.needs is Brake.JOIN
+    its_turn = until is not None and decision.needs is Budget.JOIN
     planned, old = Next(what, why, stamp(until) if until is not None and its_turn else ""), record.status.next
     if old is not None and its_turn and (old.what, old.why) == (what, why):
         at = when(old.at)
@@ -75,79 +75,79 @@ def withheld(view: View, decision: Decision, why: str, until: datetime | None, r
     return replace(rest, status=status, needs=None, wake_at=earliest(until, rest.wake_at))
 
 
-def _decide(view: View, rules: Rules, now: datetime, denied: Brake | None) -> Decision:
+def _decide(view: View, rules: Rules, now: datetime, denied: Budget | None) -> Decision:
     if view.record is None:
         return _unprovisioned(view, rules, now)
     spec, before = view.record.spec, view.record.status
     evidence, calendar = examined(view, spec, before), windows(view, before, rules, now)
     status = _maintenance_told(remembered(view, before, spec, evidence, now, rules), calendar, now)
     if view.node is None:
-        stand = without_node(view, spec, status, now)
-        return Decision(_moved(status, stand, next_of(stand, None), now, accepted=status.accepted))
+        phase = without_node(view, spec, status, now)
+        return Decision(_moved(status, phase, next_of(phase, None), now, accepted=status.accepted))
     facts = Facts(view, view.node, spec, status, evidence, rules, now)
-    flight = flight_of(facts, calendar)
-    under_test = flight.sent and not flight.unanswered
-    if denied is not Brake.GATE:  # without leave to act on what its agent said, the doubt is what keeps it closed
-        facts = replace(facts, status=confirmed(facts, flight))
+    test_request = test_request_of(facts, calendar)
+    under_test = test_request.sent and not test_request.unanswered
+    if denied is not Budget.GATE:  # without a grant to act on what its agent said, the doubt is what keeps it closed
+        facts = replace(facts, status=confirmed(facts, test_request))
     facts = replace(
         facts,
-        status=_asked_done(facts, flight),
-        unanswered=flight.unanswered,
+        status=_asked_done(facts, test_request),
+        unanswered=test_request.unanswered,
         under_test=under_test,
-        asked=flight.request is not None,
+        asked=test_request.request is not None,
     )
     judged = _judged(facts, denied)
-    course = course_of(facts, judged, flight, calendar, denied)
-    if flight.unanswered and course.flight.request != facts.status.request:
+    plan = plan_of(facts, judged, test_request, calendar, denied)
+    if test_request.unanswered and plan.test_request.request != facts.status.request:
         # A person has asked anew: the doubt ends with the request that it was about.
-        facts = replace(facts, status=replace(facts.status, request=course.flight.request), unanswered="")
+        facts = replace(facts, status=replace(facts.status, request=plan.test_request.request), unanswered="")
         judged = _judged(facts, denied)
-        course = course_of(facts, judged, flight_of(facts, calendar), calendar, denied)
-    if denied is not None and course.needs is not None:
+        plan = plan_of(facts, judged, test_request_of(facts, calendar), calendar, denied)
+    if denied is not None and plan.needs is not None:
         return _stay(view, spec, before, rules, now)
-    return _carried_out(facts, judged, calendar, course)
+    return _carried_out(facts, judged, calendar, plan)
 
 
-def _judged(facts: Facts, denied: Brake | None) -> Judged:
-    """What is true of it, without the fault where nobody gave leave to act on one."""
+def _judged(facts: Facts, denied: Budget | None) -> Judged:
+    """What is true of it, without the fault where no budget granted to act on one."""
     judged = judge(facts)
-    return after_restore(facts, replace(judged, fault="") if denied is Brake.GATE else judged)
+    return after_restore(facts, replace(judged, fault="") if denied is Budget.GATE else judged)
 
 
-def _carried_out(facts: Facts, judged: Judged, calendar: Windows, course: Course) -> Decision:
-    """The status and the patches of a course."""
-    names, now, stand = facts.rules.names, facts.now, course.stand
+def _carried_out(facts: Facts, judged: Judged, calendar: Windows, plan: Plan) -> Decision:
+    """The status and the patches of a plan."""
+    names, now, phase = facts.rules.names, facts.now, plan.phase
     leaving = draining(facts, judged, calendar)
-    let_in = course.open and judged.fit and not judged.due and facts.statement is not None
+    let_in = plan.open and judged.fit and not judged.due and facts.statement is not None
     status = _moved(
         facts.status,
-        stand,
-        leaving.next or course.next,
+        phase,
+        leaving.next or plan.next,
         now,
         _changed_since(facts) if let_in else "",
-        request=course.flight.request,
-        boot_tests=_boot_tests(facts, course.flight.request),
+        request=plan.test_request.request,
+        boot_tests=_boot_tests(facts, plan.test_request.request),
         leave=leaving.leave,
         accepted=_accepted(facts, judged) if let_in else facts.status.accepted,
     )
-    look = appearance(facts, judged, course, calendar, leaving, status)
-    verified, reason = said(judged, course)
+    desired = desired_state(facts, judged, plan, calendar, leaving, status)
+    verified, reason = condition_of(judged, plan)
     return Decision(
         status=status,
-        node_patch=node_patch(facts.node, look, our_taints(names)),
+        node_patch=node_patch(facts.node, desired, our_taints(names)),
         node_status_patch=condition_patch(facts.node, verified, reason, status.message, now),
-        needs=course.needs,
+        needs=plan.needs,
         evict=leaving.evict,
-        told=leaving.told,
-        wake_at=_wake(facts, status, judged, calendar, course, leaving.wake_at),
-        opens=course.open,
+        pod_events=leaving.pod_events,
+        wake_at=_wake(facts, status, judged, calendar, plan, leaving.wake_at),
+        opens=plan.open,
     )
 
 
-def _asked_done(facts: Facts, flight: Flight) -> Status:
+def _asked_done(facts: Facts, test_request: TestRequest) -> Status:
     """The status that knows of a person's ask for a test that it was done."""
     ask, request = retest_asked(facts), facts.status.request
-    if not flight.answered or ask is None or request is None or request.why != why_asked(ask):
+    if not test_request.answered or ask is None or request is None or request.why != why_asked(ask):
         return facts.status
     return replace(facts.status, retested=ask.since)
 
@@ -186,12 +186,12 @@ def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
     was_open = not gated(node, names)
     patch = node_patch(node, shut(node, names), (names.preflight,))
     said_patch = condition_patch(node, "Unknown", status.code, message, now)
-    return Decision(status, patch, said_patch, Brake.GATE if was_open else None)
+    return Decision(status, patch, said_patch, Budget.GATE if was_open else None)
 
 
 def _moved(
     status: Status,
-    stand: Stand,
+    phase: Phase,
     planned: Next,
     now: datetime,
     more: str = "",
@@ -199,26 +199,26 @@ def _moved(
     accepted: Accepted | None,
     request: Request | None = None,
     boot_tests: BootTests | None = None,
-    leave: Leave | None = None,
+    leave: DrainRequest | None = None,
 ) -> Status:
     """The status at another place, with the transition where there is one; `more` is what that one tells besides."""
     # What has changed of the hardware is said as long as this admission holds, not in the first look alone.
-    kept = status.message.startswith(f"{stand.message}; {_SINCE}") and not more
+    kept = status.message.startswith(f"{phase.message}; {_SINCE}") and not more
     moved = replace(
         status,
-        message=status.message if kept else stand.message,
+        message=status.message if kept else phase.message,
         next=planned,
         request=request,
         boot_tests=boot_tests,
         leave=leave,
         accepted=accepted,
     )
-    if (status.state, status.code) == (stand.state, stand.code) and status.since:
+    if (status.state, status.code) == (phase.state, phase.code) and status.since:
         return moved
     time = stamp(now)
-    who, message = stand.who or ADMITTER_USER, sentence(f"{stand.message}; {more}" if more else stand.message)
-    step = Transition(time, str(status.state), str(stand.state), stand.code, message, who)
-    moved = replace(moved, state=stand.state, code=stand.code, since=time, message=message)
+    who, message = phase.who or ADMITTER_USER, sentence(f"{phase.message}; {more}" if more else phase.message)
+    step = Transition(time, str(status.state), str(phase.state), phase.code, message, who)
+    moved = replace(moved, state=phase.state, code=phase.code, since=time, message=message)
     newest = status.transitions[-1] if status.transitions else None
     if newest is not None and (newest.at, newest.after, newest.code) == (step.at, step.after, step.code):
         return moved  # the begin of a maintenance window, which is told already
@@ -269,14 +269,14 @@ def _accepted(facts: Facts, judged: Judged) -> Accepted:
 
 
 def _wake(
-    facts: Facts, status: Status, judged: Judged, calendar: Windows, course: Course, leaving: datetime | None
+    facts: Facts, status: Status, judged: Judged, calendar: Windows, plan: Plan, leaving: datetime | None
 ) -> datetime | None:
     spec = facts.spec
     asks = (when(ask.until) for ask in (spec.hold, spec.quarantine, spec.retest, spec.repair) if ask is not None)
-    planned = when(course.next.at)
-    since = when(status.since) if course.stand.code == GPUS_MISSING else None
+    planned = when(plan.next.at)
+    since = when(status.since) if plan.phase.code == GPUS_MISSING else None
     grace = later(since, facts.rules.gpus_grace_s) if since is not None else None
-    times = (judged.expires, calendar.changes_at, course.flight.wake_at, leaving, planned, grace, *asks)
+    times = (judged.expires, calendar.changes_at, plan.test_request.wake_at, leaving, planned, grace, *asks)
     return earliest(*(time for time in times if time is not None and time > facts.now))
 
 

@@ -12,7 +12,7 @@ from gpu_burnin.admission.decide.words import active, asked, sentence
 from gpu_burnin.admission.drain import who_leaves
 from gpu_burnin.admission.view import Pod
 from gpu_burnin.api.evidence_codes import FATAL
-from gpu_burnin.api.record import Leave, Next
+from gpu_burnin.api.record import DrainRequest, Next
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Draining:
     """
 
     code: str = ""
-    leave: Leave | None = None
+    leave: DrainRequest | None = None
     evict: tuple[Pod, ...] = ()
-    told: tuple[tuple[Pod, str], ...] = ()
+    pod_events: tuple[tuple[Pod, str], ...] = ()
     lost: bool = False
     next: Next | None = None
     wake_at: datetime | None = None
@@ -42,7 +42,7 @@ def draining(facts: Facts, judged: Judged, calendar: Windows) -> Draining:
     if begun is not None and when(begun.deadline) is None:
         begun = None
     deadline = later(facts.now, facts.rules.hold_deadline_s)
-    leave = begun or Leave(stamp(facts.now), stamp(deadline), sentence(f"{code}: {why}"))
+    leave = begun or DrainRequest(stamp(facts.now), stamp(deadline), sentence(f"{code}: {why}"))
     leaving = who_leaves(facts.view.pods, leave, facts.now, facts.rules)
     lost = code in FATAL and not leaving.waiting
     nobody = not leaving.evict and not leaving.waiting
@@ -53,4 +53,4 @@ def draining(facts: Facts, judged: Judged, calendar: Windows) -> Draining:
     planned = (
         Next("the next pod leaves", f"its work is asked to leave; pods that hold: {held}", until) if held else None
     )
-    return Draining(code, leave, leaving.evict, leaving.told, lost, planned, leaving.wake_at)
+    return Draining(code, leave, leaving.evict, leaving.pod_events, lost, planned, leaving.wake_at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_burnin.admission.decide.judge import Judged
-from gpu_burnin.admission.decide.stand import Stand
+from gpu_burnin.admission.decide.phase import Phase
 from gpu_burnin.admission.decide.times import stamp, when
 from gpu_burnin.api.record import Next, Request, State
 
@@ -32,7 +32,7 @@ def _time(text: str) -> str:
     return stamp(moment) if moment is not None else ""
 
 
-def next_of(stand: Stand, request: Request | None, judged: Judged | None = None, *, unanswered: bool = False) -> Next:
+def next_of(phase: Phase, request: Request | None, judged: Judged | None = None, *, unanswered: bool = False) -> Next:
     """What comes next at this place, where nothing more is known than the place."""
     if request is not None and unanswered:
         why = (
@@ -41,16 +41,16 @@ def next_of(stand: Stand, request: Request | None, judged: Judged | None = None,
         return Next("judged again", f"{why} asks anew")
     if request is not None:
         return Next("judged by its test", f"level {request.level}, asked for at {request.since}: {request.why}")
-    if stand.state is State.READY:
+    if phase.state is State.READY:
         expires = stamp(judged.expires) if judged is not None and judged.expires is not None else ""
         return Next("tested again", "its proof ends then, or earlier by the schedule", expires)
-    if stand.state is State.REPAIRING:
-        return Next("tested", "when it comes back from repair", _time(stand.until))
-    if stand.state is State.HELD:
-        return Next("judged again", f"when {stand.who} lets it go", _time(stand.until))
-    if stand.state is State.QUARANTINED and stand.who:
-        return Next("judged again", f"its work is asked to leave, until {stand.who} lets it go", _time(stand.until))
-    if stand.state is State.QUARANTINED:
+    if phase.state is State.REPAIRING:
+        return Next("tested", "when it comes back from repair", _time(phase.until))
+    if phase.state is State.HELD:
+        return Next("judged again", f"when {phase.who} lets it go", _time(phase.until))
+    if phase.state is State.QUARANTINED and phase.who:
+        return Next("judged again", f"its work is asked to leave, until {phase.who} lets it go", _time(phase.until))
+    if phase.state is State.QUARANTINED:
         return Next("repaired", "its work is asked to leave, then playbooks/repair.yml does what was found asks for")
-    why = _AWAITED.get(stand.code, "it needs a pass of a new burn-in, or what the code asks for")
+    why = _AWAITED.get(phase.code, "it needs a pass of a new burn-in, or what the code asks for")
     return Next("judged again", why)

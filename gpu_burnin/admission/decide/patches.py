@@ -19,7 +19,7 @@ from gpu_burnin.api.names import CONDITION, Names
 
 
 @dataclass(frozen=True)
-class Look:
+class DesiredState:
     """How the Node should look: of our taints (key, effect) to value; labels and annotations, None for not there."""
 
     taints: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -27,19 +27,19 @@ class Look:
     annotations: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def node_patch(node: Node, look: Look, ours: Collection[str]) -> Patch | None:
+def node_patch(node: Node, desired: DesiredState, ours: Collection[str]) -> Patch | None:
     """Taints, labels and annotations in one patch, or None when all are as they should be.
 
     `ours` are the keys of the taints that `look` is the whole truth of; others stay.
     """
     metadata = node["metadata"]
     present = taints(node)
-    wanted = _taints(present, look.taints, ours)
+    wanted = _taints(present, desired.taints, ours)
     patch: Patch = []
     if wanted != present:
         patch.append({"op": "add", "path": "/spec/taints", "value": wanted})
-    patch += map_patch("/metadata/labels", metadata.get("labels"), look.labels)
-    patch += map_patch("/metadata/annotations", metadata.get("annotations"), look.annotations)
+    patch += map_patch("/metadata/labels", metadata.get("labels"), desired.labels)
+    patch += map_patch("/metadata/annotations", metadata.get("annotations"), desired.annotations)
     return [version_test(node), *patch] if patch else None
 
 

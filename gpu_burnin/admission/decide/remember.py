@@ -1,6 +1,6 @@
 """What a look at a node adds to the record, whatever is decided of it: evidence seen, proofs, use. Pure.
 
-This is written even where a brake withholds a decision: evidence once seen is never forgotten for an older one.
+This is written even where a budget withholds a decision: evidence once seen is never forgotten for an older one.
 """
 
 from __future__ import annotations

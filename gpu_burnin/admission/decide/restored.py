@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gpu_burnin.admission.decide.judge import LEDGER_RESTORED, Facts, Judged, VerdictLabel
 from gpu_burnin.admission.decide.remember import EVIDENCE_REPLAYED
-from gpu_burnin.admission.decide.retest import Flight
+from gpu_burnin.admission.decide.retest import TestRequest
 from gpu_burnin.admission.decide.watched import AGENT_BOOT, unwatched
 from gpu_burnin.admission.decide.words import brief, sentence
 from gpu_burnin.api.record import Ask, Spec, State, Status
@@ -23,7 +23,7 @@ def doubted(spec: Spec, status: Status) -> Ask | None:
 
 
 def shut_by_restore(spec: Spec, status: Status) -> bool:
-    """Whether the restore keeps it closed, and no leave of a brake: that is given for a fault alone."""
+    """Whether the restore keeps it closed, and no grant: that is given for a fault alone."""
     since = spec.restored.since if spec.restored is not None else ""
     return is_shut(since, status.confirmed, status.state)
 
@@ -33,20 +33,20 @@ def is_shut(restored_since: str, confirmed: str, state: State) -> bool:
     return bool(restored_since) and restored_since != confirmed and state is not State.QUARANTINED
 
 
-def confirmed(facts: Facts, flight: Flight) -> Status:
+def confirmed(facts: Facts, test_request: TestRequest) -> Status:
     """The status that knows whether agent or test have spoken since the restore."""
     restored, request = doubted(facts.spec, facts.status), facts.status.request
     if restored is None:
         return facts.status
     spoken = _named(facts, restored) and not _unheard(facts)
-    tested = flight.answered and request is not None and request.since >= restored.since
+    tested = test_request.answered and request is not None and request.since >= restored.since
     return replace(facts.status, confirmed=restored.since) if spoken or tested else facts.status
 
 
 def after_restore(facts: Facts, judged: Judged) -> Judged:
     """What is true of a node in this doubt: what speaks against it counts, what speaks for it is of the snapshot.
 
-    A fault for which there is no leave leaves it in the doubt, which needs none: closed, and its work on it.
+    A fault without a grant leaves it in the doubt, which needs none: closed, and its work on it.
     """
     restored = doubted(facts.spec, facts.status)
     braked = judged.verdict is VerdictLabel.FAIL and not judged.fault
@@ -61,7 +61,7 @@ def after_restore(facts: Facts, judged: Judged) -> Judged:
 
 
 def _before_it(facts: Facts, judged: Judged, restored: Ask, *, braked: bool) -> str:
-    """What the node waits for; where that is leave to act on what was found, the finding comes first."""
+    """What the node waits for; where that is a grant to act on what was found, the finding comes first."""
     etcd, agent = f"etcd was restored to an older state ({restored.why})", facts.view.agent
     if braked or (_named(facts, restored) and judged.code != AGENT_BOOT):
         return f"{brief(judged.message)}; {etcd}"

@@ -28,7 +28,7 @@ AGAIN = "asked for a test again"
 
 
 @dataclass(frozen=True)
-class Flight:
+class TestRequest:
     """The record's request as it is now: None where it is over. `gave_up` is why it ended without an answer.
 
     `unanswered` is why it is overdue. `sent`: it is on the Node, or goes there now. `wake_at` is when time changes it.
@@ -43,7 +43,7 @@ class Flight:
 
 
 @dataclass(frozen=True)
-class Wish:
+class TestTrigger:
     """A test that is wanted: `mine` are the admitter's own, which a person's hold, the budgets and doubts put off."""
 
     level: str
@@ -53,65 +53,65 @@ class Wish:
     by_schedule: bool = False
 
 
-def flight_of(facts: Facts, maintenance: Windows) -> Flight:
+def test_request_of(facts: Facts, maintenance: Windows) -> TestRequest:
     """What has become of the record's request."""
     request, statement = facts.status.request, facts.statement
     if request is None:
-        return Flight()
+        return TestRequest()
     if statement is not None and _answers(statement, request):
-        return Flight(answered=True)
+        return TestRequest(answered=True)
     # The burn-in of the new boot comes by itself.
     of_this_boot = facts.agent_boot in ("", facts.boot) or facts.undecided_boot
     if not of_this_boot or active(facts.spec.repair, facts.now) is not None:
-        return Flight()
+        return TestRequest()
     answer = facts.view.agent.request if facts.view.agent is not None else None
     if answer is not None and answer.id == request.id and answer.state == "refused":
-        return Flight(gave_up=sentence(f"its agent refused the test: {answer.why}"))
+        return TestRequest(gave_up=sentence(f"its agent refused the test: {answer.why}"))
     since = when(request.since) or facts.now
     settled = later(since, facts.rules.settle_s)
     if not is_sent(facts, request):
         if facts.view.paused:
-            return Flight(request)
+            return TestRequest(request)
         if facts.busy:
-            return Flight(gave_up="a pod with GPUs came before the test began")
+            return TestRequest(gave_up="a pod with GPUs came before the test began")
         if maintenance.why:
-            return Flight(gave_up=f"no test begins in a maintenance window ({maintenance.why})")
+            return TestRequest(gave_up=f"no test begins in a maintenance window ({maintenance.why})")
         ask = retest_asked(facts)
         if _person_has(facts) and (ask is None or request.why != why_asked(ask)):
-            return Flight()
+            return TestRequest()
         if facts.now < settled:
-            return Flight(request, wake_at=settled)
+            return TestRequest(request, wake_at=settled)
     overdue = overdue_at(since, request.level, facts.rules)
     if facts.now <= overdue:
-        return Flight(request, sent=True, wake_at=overdue)
+        return TestRequest(request, sent=True, wake_at=overdue)
     if not is_sent(facts, request):
-        return Flight(gave_up="the test could not be asked for in time")
+        return TestRequest(gave_up="the test could not be asked for in time")
     unanswered = f"the test of level {request.level} asked for at {request.since} has no result"
-    return Flight(request, sent=True, unanswered=unanswered)
+    return TestRequest(request, sent=True, unanswered=unanswered)
 
 
-def wish(facts: Facts, judged: Judged, maintenance: Windows, flight: Flight) -> Wish | None:
+def test_trigger(facts: Facts, judged: Judged, maintenance: Windows, test_request: TestRequest) -> TestTrigger | None:
     """The test that is wanted of the node, or None. An answer that has just come serves the schedule's choice too."""
     spec, status, view = facts.spec, facts.status, facts.view
     level = spec.evidence.level
     ask = retest_asked(facts)
     if ask is not None:
-        return Wish(ask.level if rank(ask.level) >= 0 else level, "RETEST_ASKED", why_asked(ask), mine=False)
+        return TestTrigger(ask.level if rank(ask.level) >= 0 else level, "RETEST_ASKED", why_asked(ask), mine=False)
     if not judged.fit and not judged.retest:
         return None
     if not judged.fit or judged.due:
         why = judged.message.removeprefix(f"{view.name}: ")
-        return Wish(level, judged.code, why, by_schedule=judged.fit)
+        return TestTrigger(level, judged.code, why, by_schedule=judged.fit)
     if warned := warning(facts):
-        return Wish(level, "AGENT_WARNED", warned)
+        return TestTrigger(level, "AGENT_WARNED", warned)
     if after_maintenance(facts) and not maintenance.why:
-        return Wish(level, OVER, "it was not tested since its maintenance", by_schedule=True)
+        return TestTrigger(level, OVER, "it was not tested since its maintenance", by_schedule=True)
     if (
         rank(view.test) >= 0
-        and not flight.answered
+        and not test_request.answered
         and (status.state is State.TESTING or not gated(facts.node, facts.rules.names))
     ):
-        return Wish(view.test, "TEST_DUE", sentence(view.test_why) or "it is its turn", by_schedule=True)
+        return TestTrigger(view.test, "TEST_DUE", sentence(view.test_why) or "it is its turn", by_schedule=True)
     return None
 
 
@@ -121,12 +121,12 @@ def needless(facts: Facts, judged: Judged) -> bool:
     return request is not None and judged.fit and is_gated and not is_sent(facts, request)
 
 
-def kept(facts: Facts, wanted: Wish) -> bool:
+def kept(facts: Facts, wanted: TestTrigger) -> bool:
     """Whether a person has the node, so that nothing is tested: in repair no test at all, else none of ours."""
     return active(facts.spec.repair, facts.now) is not None or (wanted.mine and _person_has(facts))
 
 
-def obstacle(facts: Facts, judged: Judged, wanted: Wish, maintenance: Windows) -> tuple[str, datetime | None]:
+def obstacle(facts: Facts, judged: Judged, wanted: TestTrigger, maintenance: Windows) -> tuple[str, datetime | None]:
     """Why the wanted test cannot be asked for now, "" when it can; and when that ends, None where something must."""
     now, status = facts.now, facts.status
     if facts.view.paused:
@@ -151,7 +151,7 @@ def obstacle(facts: Facts, judged: Judged, wanted: Wish, maintenance: Windows) -
     return "", None
 
 
-def request_of(facts: Facts, wanted: Wish) -> Request:
+def request_of(facts: Facts, wanted: TestTrigger) -> Request:
     """A new request for what is wanted."""
     since, after = stamp(facts.now), facts.status.highest_sequence
     identity = f"{facts.view.name}/{wanted.level}/{since}/{after}"

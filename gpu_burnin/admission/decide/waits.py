@@ -1,9 +1,9 @@
-"""What is said of a node for which there is no leave: what waits, what holds it, and what a person can do. Pure."""
+"""What is said of a node for which there is no grant: what waits, what holds it, and what a person can do. Pure."""
 
 from __future__ import annotations
 
 from gpu_burnin.admission.decide.words import PAUSED
-from gpu_burnin.admission.view import Brake, Decision
+from gpu_burnin.admission.view import Budget, Decision
 
 LET_IN, TAKEN_OUT = "let in", "taken from work"
 
@@ -11,18 +11,18 @@ LET_IN, TAKEN_OUT = "let in", "taken from work"
 def waits_for(name: str, decision: Decision, rest: Decision, why: str) -> tuple[str, str]:
     """What comes when there is leave, and why it does not; `rest` is what is done without it.
 
-    What a person asks is never held back, so each brake but that of joins names the ask that ends the wait.
+    What a person asks is never held back, so each budget but that of joins names the ask that ends the wait.
     """
-    brake = decision.needs
+    leave = decision.needs
     becomes = f"{decision.status.state} ({decision.status.code})"
-    if brake is Brake.JOIN:
+    if leave is Budget.JOIN:
         return LET_IN, why
-    if brake is None or why.startswith(PAUSED):
-        return ("tested" if brake is Brake.TEST else becomes), why
-    if brake is Brake.EXPIRE:
+    if leave is None or why.startswith(PAUSED):
+        return ("tested" if leave is Budget.TEST else becomes), why
+    if leave is Budget.EXPIRE:
         what = "kept from new work and tested, since its proof is old"
         return what, f"{why}; it works on, and `muster node retest {name}` has it tested all the same"
-    if brake is Brake.TEST:
+    if leave is Budget.TEST:
         return "tested", f"{why}; `muster node retest {name}` has it tested all the same"
     if rest.opens:
         return TAKEN_OUT, (

@@ -8,7 +8,7 @@ from gpu_burnin.api.record import State, Status
 
 AGENT_SILENT, AGENT_BOOT = "AGENT_SILENT", "AGENT_BOOT"
 # A node that is kept from work stays so while nothing is heard: else a new leader, to whom no heartbeat is fresh yet,
-# would count all of them as new boots, and its brake would let as many again be kept from work.
+# would count all of them as new boots, and its budget would let as many again be kept from work.
 _KEPT_BACK = (State.SUSPECT, State.EXPIRING)
 
 
@@ -17,18 +17,18 @@ def unwatched(view: View, node: Node, status: Status, rules: Rules) -> tuple[Sta
 
     The agent's note is no sign of life: it stays, and of a new boot `gpu-burnin gate --cluster` writes it too.
     """
-    heard = view.heard
-    if heard is None:
+    heartbeat = view.heartbeat
+    if heartbeat is None:
         return None
     # Once it was told, the node is in doubt until its agent is heard: to a new leader everybody's silence is new.
-    doubted = status.code == AGENT_SILENT and not heard.fresh
-    if doubted or heard.silent_s > rules.agent_silent_s:
+    doubted = status.code == AGENT_SILENT and not heartbeat.fresh
+    if doubted or heartbeat.silent_s > rules.agent_silent_s:
         message = (
             f"{view.name}: its agent sends no heartbeat (it is off, hangs, or does not reach the API), so nobody "
             "watches its GPUs"
         )
         return State.SUSPECT, AGENT_SILENT, message
-    if gated(node, rules.names) and not (heard.fresh and heard.boot_id == boot_id(node)):
+    if gated(node, rules.names) and not (heartbeat.fresh and heartbeat.boot_id == boot_id(node)):
         state = status.state if status.state in _KEPT_BACK else State.TESTING
         return state, AGENT_BOOT, f"{view.name}: no heartbeat of its agent in this boot has come yet"
     return None

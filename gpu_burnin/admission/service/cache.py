@@ -79,8 +79,8 @@ def key_of(item: Object) -> str:
 class Feed:
     """The sink of a reflector in front of a store: says which names are to be looked at."""
 
-    def __init__(self, store: Store, look: Callable[[str], None]) -> None:
-        self._store, self._look = store, look
+    def __init__(self, store: Store, enqueue: Callable[[str], None]) -> None:
+        self._store, self._enqueue = store, enqueue
         self._unseen: set[str] = set()
         self._listing = False
 
@@ -105,7 +105,7 @@ class Feed:
 
     def _tell(self, name: str) -> None:
         if name:
-            self._look(name)
+            self._enqueue(name)
 
 
 class Nodes(PackedStore):

@@ -61,7 +61,7 @@ class Approver:
     metrics: Metrics
     _said: dict[str, str] = field(default_factory=dict)
 
-    def look(self, name: str) -> None:
+    def reconcile(self, name: str) -> None:
         """Judge one request and approve it where it matches. Raises ApiError."""
         csr = self.requests.get(name)
         if csr is None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound
-from gpu_burnin.admission.service.journal import Herald, Journal
+from gpu_burnin.admission.service.journal import EventRecorder, Journal
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.view import Pod
 
@@ -23,7 +23,7 @@ class Evictor:
 
     api: KubeApi
     journal: Journal
-    herald: Herald
+    recorder: EventRecorder
     metrics: Metrics
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _asked: dict[str, datetime] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Evictor:
                 again_at.append(due)
                 continue
             if pod.uid not in self._asked:
-                self.herald.leave(node, pod, why)
+                self.recorder.leave(node, pod, why)
             again = now + timedelta(seconds=AGAIN_S)
             self._asked[pod.uid] = again
             answer = self._evict(pod)
@@ -49,12 +49,12 @@ class Evictor:
                 again_at.append(again)
         return min(again_at, default=None)
 
-    def tell(self, node: str, told: Sequence[tuple[Pod, str]], why: str) -> None:
+    def tell(self, node: str, pod_events: Sequence[tuple[Pod, str]], why: str) -> None:
         """Tell each of these pods once, in an event, what is in its sentence."""
-        for pod, sentence in told:
+        for pod, sentence in pod_events:
             if pod.uid not in self._told:
                 self._told.add(pod.uid)
-                self.herald.leave(node, pod, f"{why}; {sentence}")
+                self.recorder.leave(node, pod, f"{why}; {sentence}")
 
     def prune(self, living: Callable[[], Collection[str]]) -> None:
         """Forget the pods that are gone; `living` gives the UIDs of those that are not."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_burnin.admission.client import Object
-from gpu_burnin.admission.view import Heard
+from gpu_burnin.admission.view import HeartbeatState
 
 # A watch that is well says something each minute (bookmarks): a longer pause was not listened to.
 MOST_PAUSE_S = 90.0
@@ -29,7 +29,7 @@ class _Beat:
     fresh: bool = False
     # The node waits for it, and is looked at when it comes: its silence was told, or nobody lets it in before.
     awaited: bool = False
-    told: bool = False
+    reported: bool = False
     # Whether its agent is of a version that sends them: an older one, taken back, leaves the object as it is.
     counts: bool = True
 
@@ -61,11 +61,11 @@ class Heartbeats:
             new_boot = old is None or old.boot_id != beat.boot_id
             if listed and old is not None:
                 # It may be of any age, and older than what was heard: an etcd may have been restored.
-                beat.changed_s, beat.told, beat.awaited = old.changed_s, old.told, old.awaited
+                beat.changed_s, beat.reported, beat.awaited = old.changed_s, old.reported, old.awaited
                 beat.fresh = old.fresh and not new_boot
             self._beats[name] = beat
-            heard = not listed and old is not None and (old.awaited or old.told)
-            return name if new_boot or heard else ""
+            heartbeat = not listed and old is not None and (old.awaited or old.reported)
+            return name if new_boot or heartbeat else ""
 
     def drop(self, name: str) -> str:
         """See cache.Store."""
@@ -78,7 +78,7 @@ class Heartbeats:
         with self._lock:
             return {name for name, beat in self._beats.items() if beat.text is not None}
 
-    def heard(self, name: str, *, expected: bool, awaited: bool) -> Heard | None:
+    def heartbeat(self, name: str, *, expected: bool, awaited: bool) -> HeartbeatState | None:
         """What was heard of a node; None where nobody expects yet that its agent sends heartbeats, and none was seen.
 
         The silence of one that never came begins when it is first expected. `awaited`: the node waits for the next.
@@ -92,9 +92,9 @@ class Heartbeats:
             if not beat.counts:
                 beat.counts = True
                 if not beat.fresh:
-                    beat.changed_s, beat.told = self._listened_s, False
+                    beat.changed_s, beat.reported = self._listened_s, False
             beat.awaited = awaited
-            return Heard(beat.boot_id, self._listened_s - beat.changed_s, beat.fresh)
+            return HeartbeatState(beat.boot_id, self._listened_s - beat.changed_s, beat.fresh)
 
     def sends_none(self, name: str) -> None:
         """Its agent says that it is of a version without heartbeats: what came before counts no more.
@@ -116,9 +116,9 @@ class Heartbeats:
         with self._lock:
             self._advance(heard_s)
             limit_s = self._listened_s - self._silent_after_s
-            silent = {n: beat for n, beat in self._beats.items() if not beat.told and beat.changed_s < limit_s}
+            silent = {n: beat for n, beat in self._beats.items() if not beat.reported and beat.changed_s < limit_s}
             for beat in silent.values():
-                beat.told = True
+                beat.reported = True
             return list(silent)
 
     def _advance(self, heard_s: float) -> None:

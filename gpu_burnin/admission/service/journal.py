@@ -87,7 +87,7 @@ class Journal:
             self.out.flush()
 
 
-class _Told(NamedTuple):
+class _Event(NamedTuple):
     """An event that waits: small, since there may be many."""
 
     at: datetime
@@ -117,7 +117,7 @@ class _Told(NamedTuple):
 
 
 @dataclass
-class Herald:
+class EventRecorder:
     """Writes events, one after the other, on a thread of its own: nobody waits for them.
 
     What calls for people or for work to leave comes before the rest. One is written each EVENT_EVERY_S at most, and
@@ -129,8 +129,8 @@ class Herald:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     busy: Callable[[], bool] = lambda: False
     wait: Callable[[float], object] = time.sleep
-    _urgent: deque[_Told] = field(default_factory=deque)
-    _waiting: deque[_Told] = field(default_factory=deque)
+    _urgent: deque[_Event] = field(default_factory=deque)
+    _waiting: deque[_Event] = field(default_factory=deque)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _closed: bool = False
 
@@ -157,11 +157,11 @@ class Herald:
                     self._changed.wait()
                 if self._closed:
                     return
-                told = (self._urgent or self._waiting).popleft()
+                event = (self._urgent or self._waiting).popleft()
             if self.busy():
                 self.wait(GIVE_WAY_S)
             try:
-                self.api.create(f"/api/v1/namespaces/{told.namespace}/events", told.event(), "write an event")
+                self.api.create(f"/api/v1/namespaces/{event.namespace}/events", event.event(), "write an event")
                 self.metrics.add("events", {"result": "written"})
             except (ApiError, Conflict, NotLeader):
                 self.metrics.add("events", {"result": "refused"})
@@ -178,10 +178,10 @@ class Herald:
             self._changed.notify_all()
 
     def _add(self, namespace: str, reference: Mapping[str, str], reason: str, message: str, good: bool) -> None:
-        told = _Told(self.now(), namespace, reference, reason, message[:1024], good)
+        event = _Event(self.now(), namespace, reference, reason, message[:1024], good)
         with self._changed:
             if len(self) >= MOST_EVENTS:
                 self.metrics.add("events", {"result": "dropped"})
                 return
-            (self._waiting if good else self._urgent).append(told)
+            (self._waiting if good else self._urgent).append(event)
             self._changed.notify()

@@ -96,7 +96,7 @@ class WorkQueue:
             self._wake(name, at)
             return delay
 
-    def forgive(self, name: str) -> None:
+    def reset_backoff(self, name: str) -> None:
         """It went well: the next trouble starts with the first delay."""
         with self._changed:
             self._failures.pop(name, None)

@@ -18,7 +18,7 @@ from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.term import Term
 from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.settings import AdmitterConfig
-from gpu_burnin.admission.view import Brake
+from gpu_burnin.admission.view import Budget
 from gpu_burnin.api.names import LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 
@@ -53,8 +53,8 @@ class Service:
         self.metrics.gauges.update(self._gauges())
         # A counter that only appears with its first count could not be told from one that nobody writes, and increase()
         # would miss that count.
-        for brake in Brake:
-            self.metrics.add("brake_denials", {"brake": str(brake)}, by=0)
+        for budget in Budget:
+            self.metrics.add("brake_denials", {"brake": str(budget)}, by=0)
 
     def run(self) -> None:
         """Until `stop`, or SIGTERM and SIGINT where this is the main thread."""
@@ -145,7 +145,7 @@ class Service:
             term = self.term
             return [] if term is None else [({"reason": code}, n) for code, n in sorted(term.held().items())]
 
-        def heard() -> Iterable[_Sample]:
+        def heartbeat() -> Iterable[_Sample]:
             term, now_s = self.term, time.monotonic()
             watches = {} if term is None else term.reflectors
             return [({"resource": name}, now_s - one.last_heard_s) for name, one in watches.items() if one.last_heard_s]
@@ -160,14 +160,14 @@ class Service:
             ),
             "unready_nodes": (
                 "Nodes that the admitter keeps from work by its own judgement.",
-                of(lambda term: term.brakes.gated()),
+                of(lambda term: term.budgets.gated()),
             ),
             "unwatched_nodes": (
                 "Nodes whose agent is silent, kept from work or not.",
                 of(lambda term: term.unwatched()),
             ),
             "queue_depth": ("Nodes that wait to be looked at.", of(lambda term: len(term.queue))),
-            "events_waiting": ("Events that are not written yet.", of(lambda term: len(term.herald))),
+            "events_waiting": ("Events that are not written yet.", of(lambda term: len(term.recorder))),
             "delayed_nodes": ("Nodes whose last look was in vain.", of(lambda term: term.queue.delayed())),
             "overdue_tests": (
                 "Nodes that were never idle since their test was due.",
@@ -175,5 +175,5 @@ class Service:
             ),
             "paused": ("1 while a person has paused the fleet.", of(lambda term: float(bool(term.pause.why())))),
             "steady_seconds": ("From the election to caches that are whole.", of(lambda term: term.steady_after_s)),
-            "last_heard_seconds": ("Since the API server last said something on a watch; bookmarks come.", heard),
+            "last_heard_seconds": ("Since the API server last said something on a watch; bookmarks come.", heartbeat),
         }

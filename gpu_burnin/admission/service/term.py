@@ -24,17 +24,17 @@ from gpu_burnin.admission.decide import trim_node
 from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
 from gpu_burnin.admission.decide.watched import AGENT_SILENT
 from gpu_burnin.admission.schedule.pick import Choice, Row, overdue, pick
-from gpu_burnin.admission.service.brakes import Brakes
+from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store
 from gpu_burnin.admission.service.certificates import Approver, Requests
 from gpu_burnin.admission.service.evict import Evictor
 from gpu_burnin.admission.service.heartbeats import Heartbeats
-from gpu_burnin.admission.service.journal import Herald, Journal
-from gpu_burnin.admission.service.keeper import Keeper, Stale
+from gpu_burnin.admission.service.journal import EventRecorder, Journal
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.pause import Pause
 from gpu_burnin.admission.service.queue import WorkQueue
+from gpu_burnin.admission.service.reconciler import Reconciler, Stale
 from gpu_burnin.admission.service.reflector import Reflector
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.settings import AdmitterConfig
@@ -74,15 +74,15 @@ class Term:
         self.heartbeats = Heartbeats(config.rules.agent_silent_s)
         self.requests, self.pause = Requests(), Pause()
         self.queue, self._csr_queue = WorkQueue(), WorkQueue()
-        self.herald = Herald(api, metrics, busy=lambda: len(self.queue) > config.workers, wait=self._wait)
-        self.brakes = Brakes(
+        self.recorder = EventRecorder(api, metrics, busy=lambda: len(self.queue) > config.workers, wait=self._wait)
+        self.budgets = Budgets(
             self.records,
             config.joins_per_s,
             config.max_unready_share,
             config.expire_share,
             config.tests.places,
         )
-        self.keeper = Keeper(
+        self.reconciler = Reconciler(
             api,
             config.decision_rules,
             self.nodes,
@@ -90,10 +90,10 @@ class Term:
             self.pods,
             self.heartbeats,
             Verifier(names, metrics),
-            self.brakes,
-            Evictor(api, journal, self.herald, metrics),
+            self.budgets,
+            Evictor(api, journal, self.recorder, metrics),
             journal,
-            self.herald,
+            self.recorder,
             metrics,
             config.calendar,
             self.pause.why,
@@ -131,7 +131,7 @@ class Term:
         """Begin to watch; work begins when the caches are whole."""
         for name, reflector in self.reflectors.items():
             self._spawn(f"watch-{name}", reflector.run)
-        self._spawn("events", self.herald.run)
+        self._spawn("events", self.recorder.run)
         self._spawn("csrs", self._approve)
         self._spawn("work", self._begin_work)
 
@@ -140,7 +140,7 @@ class Term:
         self._over.set()
         for reflector in self.reflectors.values():
             reflector.stop()
-        for closing in (self.queue, self._csr_queue, self.herald):
+        for closing in (self.queue, self._csr_queue, self.recorder):
             closing.close()
         self.api.hang_up()
         until_s = time.monotonic() + _JOIN_S
@@ -172,7 +172,7 @@ class Term:
         return sum(bool(one.expires_at) and one.expires_at < until for one in working)
 
     def unwatched(self) -> int:
-        """How many nodes have a silent agent, whether a brake leaves them at work or not."""
+        """How many nodes have a silent agent, whether a budget leaves them at work or not."""
         return sum(one.code == AGENT_SILENT for _, one in self.records.all_summaries())
 
     def _check(self) -> None:
@@ -182,19 +182,19 @@ class Term:
         self._may_write()
 
     def _reflector(self, path: str, what: str, store: Store, missing: str = "", **selectors: str) -> Reflector:
-        look = {id(self.pause): lambda _: self._pause_changed(), id(self.requests): self._csr_queue.add}
-        feed = Feed(store, look.get(id(store), self._look))
+        enqueue = {id(self.pause): lambda _: self._pause_changed(), id(self.requests): self._csr_queue.add}
+        feed = Feed(store, enqueue.get(id(store), self._enqueue))
 
         return Reflector(self.api, path, what, feed, self.journal.say, self.metrics, selectors, missing, self._wait)
 
     def _wait(self, seconds: float) -> object:
         return self._over.wait(seconds)
 
-    def _look(self, name: str) -> None:
+    def _enqueue(self, name: str) -> None:
         if name not in self._system:
             self.queue.add(name)
 
-    def _look_at_all(self) -> None:
+    def _enqueue_all(self) -> None:
         self.queue.add_all((self.nodes.known() | self.records.known()) - self._system)
 
     def _spawn(self, name: str, work: Callable[[], None]) -> None:
@@ -228,13 +228,13 @@ class Term:
 
     def _work(self) -> None:
         while (name := self.queue.get()) is not None:
-            if self._look_once(name):
+            if self._reconcile_once(name):
                 self.queue.done(name)
 
-    def _look_once(self, name: str) -> bool:
+    def _reconcile_once(self, name: str) -> bool:
         """Whether the look was not in vain."""
         try:
-            wake_at = self.keeper.look(name)
+            wake_at = self.reconciler.reconcile(name)
         except NotLeader:
             self.queue.fail(name)
         except (Conflict, Stale) as error:
@@ -259,7 +259,7 @@ class Term:
             self._in_vain(name, "fault", None)
             self._tell(name, f"{name}: a fault of muster itself ({error!r})", traceback=traceback.format_exc())
         else:
-            self.queue.forgive(name)
+            self.queue.reset_backoff(name)
             self._told.pop(name, None)
             if name not in self.nodes and name not in self.records:
                 self.queue.forget(name)
@@ -300,7 +300,7 @@ class Term:
     def _approve(self) -> None:
         while (name := self._csr_queue.get()) is not None:
             try:
-                self._approver.look(name)
+                self._approver.reconcile(name)
             except NotLeader:
                 self._csr_queue.fail(name)
             except Exception as error:
@@ -308,7 +308,7 @@ class Term:
                 self._csr_queue.fail(name)
                 self._tell(f"csr/{name}", f"certificate request {name}: {error!r}")
             else:
-                self._csr_queue.forgive(name)
+                self._csr_queue.reset_backoff(name)
                 self._told.pop(f"csr/{name}", None)
                 if name not in self._approver.requests.known():
                     self._csr_queue.forget(name)
@@ -326,7 +326,7 @@ class Term:
         self.journal.say(
             f"paused {why}: no node is let in or tested" if why else "the pause is over: all nodes are looked at"
         )
-        self._look_at_all()
+        self._enqueue_all()
 
     def tell_restored(self) -> None:
         """Say once that etcd was restored, as the entries do, and once that no node waits for its agent any more."""
@@ -353,7 +353,7 @@ class Term:
             if time.monotonic() >= next_schedule_s:
                 next_schedule_s = time.monotonic() + SCHEDULE_EVERY_S
                 self.schedule(datetime.now(UTC))
-                self.keeper.evictor.prune(self.pods.uids)
+                self.reconciler.evictor.prune(self.pods.uids)
                 # A request that was refused may match by now: the inventory grows.
                 for name in self.requests.known():
                     self._csr_queue.add(name)
@@ -367,7 +367,7 @@ class Term:
 
     def schedule(self, now: datetime, rng: random.Random | None = None) -> None:
         """Choose the nodes to test now."""
-        choices = self.keeper.choices
+        choices = self.reconciler.choices
         # They have begun (the record says so), or something stood in their way: they are chosen again later.
         choices.clear()
         forgotten = (now - timedelta(seconds=10 * self.config.tests.ask_again_s)).isoformat()
@@ -392,6 +392,6 @@ class Term:
             self._choose(choice, now)
 
     def _choose(self, choice: Choice, now: datetime) -> None:
-        self.keeper.choices[choice.name] = choice
+        self.reconciler.choices[choice.name] = choice
         self._asked_at[choice.name] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         self.queue.add(choice.name)

@@ -14,7 +14,7 @@ from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import (
     Accepted,
     Ask,
-    Leave,
+    DrainRequest,
     Next,
     NodeAdmission,
     Request,
@@ -39,7 +39,7 @@ FULL = NodeAdmission(
         proofs={"quick": TIME},
         next=Next("tested", "age"),
         request=Request("id", "quick", TIME, "age"),
-        leave=Leave(TIME, TIME, "fault"),
+        leave=DrainRequest(TIME, TIME, "fault"),
         use=Use(TIME, TIME, busy=True),
         transitions=(Transition(TIME, "new", "ready", "PASS", "passed"),),
     ),

@@ -10,11 +10,11 @@ import pytest
 from gpu_burnin.admission.drain import leave_annotation, who_leaves
 from gpu_burnin.admission.view import Pod, Rules
 from gpu_burnin.api.names import Names
-from gpu_burnin.api.record import Leave, RecordError
+from gpu_burnin.api.record import DrainRequest, RecordError
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 DEADLINE = "2026-11-29T12:00:00Z"
-LEAVE = Leave("2026-11-22T11:00:00Z", DEADLINE, "XID 79 on GPU-1")
+LEAVE = DrainRequest("2026-11-22T11:00:00Z", DEADLINE, "XID 79 on GPU-1")
 RULES = Rules()
 
 
@@ -41,7 +41,7 @@ def test_a_hold_is_kept_until_it_ends(hold: str, until: str | None) -> None:
     one = pod(hold_until=hold)
     found = who_leaves([one], LEAVE, NOW, RULES)
     assert (found.evict, found.waiting) == (((one,), ()) if until is None else ((), ((one, until),)))
-    assert [one for one, _ in found.told] == [one for one, _ in found.waiting]
+    assert [one for one, _ in found.pod_events] == [one for one, _ in found.waiting]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_hold_is_kept_until_it_ends(hold: str, until: str | None) -> None:
 )
 def test_a_pod_that_holds_is_told_until_when(hold: str, sentence: str) -> None:
     one = pod(hold_until=hold)
-    assert who_leaves([one, pod("b")], LEAVE, NOW, RULES).told == ((one, sentence),)
+    assert who_leaves([one, pod("b")], LEAVE, NOW, RULES).pod_events == ((one, sentence),)
 
 
 @pytest.mark.parametrize("hold", ["", "2026-11-28T00:00:00Z", "9999-12-31T23:59:59Z", "checkpoint", "garbage"])
@@ -71,21 +71,21 @@ def test_a_hold_that_cannot_be_read_is_none_and_is_told(hold: str) -> None:
     one = pod(hold_until=hold)
     found = who_leaves([one], LEAVE, NOW, Rules(names=Names("fleet.example")))
     assert found.evict == (one,)
-    ((told, sentence),) = found.told
-    assert told == one
+    ((pod_events, sentence),) = found.pod_events
+    assert pod_events == one
     assert sentence.startswith("it is not held, since its annotation fleet.example/hold-until is ")
     assert repr(hold) in sentence and "checkpoint" in sentence
 
 
 def test_the_end_of_time_is_no_error() -> None:
     found = who_leaves([pod(hold_until="9999-12-31T23:59:59-14:00")], LEAVE, NOW, RULES)
-    assert "is not held" in found.told[0][1]
+    assert "is not held" in found.pod_events[0][1]
 
 
 @pytest.mark.parametrize("who", [{"daemon": True}, {"ended": True}, {"leaving": True}])
 def test_some_are_never_asked(who: dict[str, bool]) -> None:
     found = who_leaves([pod(**who), pod(hold_until="garbage", **who)], LEAVE, NOW, RULES)
-    assert (found.evict, found.waiting, found.told) == ((), (), ())
+    assert (found.evict, found.waiting, found.pod_events) == ((), (), ())
 
 
 def test_the_answer_does_not_depend_on_the_order_and_wakes_at_the_first_end() -> None:
@@ -108,7 +108,7 @@ def test_the_answer_does_not_depend_on_the_order_and_wakes_at_the_first_end() ->
 
 def test_an_ask_without_a_readable_deadline_is_refused() -> None:
     with pytest.raises(RecordError, match="the deadline 'soon' by which the work should leave cannot be read"):
-        who_leaves([pod()], Leave("", "soon", ""), NOW, RULES)
+        who_leaves([pod()], DrainRequest("", "soon", ""), NOW, RULES)
 
 
 def test_the_annotation_has_what_jobs_read() -> None:

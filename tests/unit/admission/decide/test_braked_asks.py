@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.decide import decide, withheld
-from gpu_burnin.admission.view import Brake, View
+from gpu_burnin.admission.view import Budget, View
 from gpu_burnin.api.agent_note import AgentNote
 from gpu_burnin.api.record import Ask, Next, State
 from gpu_burnin.types import Verdict
@@ -43,7 +43,7 @@ def braked(view: View) -> View:
     """The view once a brake that gives no leave has had its say, which once more changes nothing."""
     for _ in range(4):
         decision = decide(view, RULES, NOW)
-        if decision.needs is Brake.GATE:
+        if decision.needs is Budget.GATE:
             decision = withheld(view, decision, BRAKE, NOW + timedelta(minutes=1), RULES, NOW)
         after = carried_out(view, decision)
         if after == view:
@@ -55,7 +55,7 @@ def braked(view: View) -> View:
 def shows(view: View) -> Seen:
     """What the Node shows of a view that is settled under the brake."""
     decision = decide(view, RULES, NOW)
-    if decision.needs is Brake.GATE:
+    if decision.needs is Budget.GATE:
         still = withheld(view, decision, BRAKE, NOW + timedelta(minutes=1), RULES, NOW)
         assert (still.node_patch, still.node_status_patch, still.evict) == (None, None, ())
         decision = still
@@ -91,7 +91,7 @@ def test_a_hold_keeps_new_work_away_and_the_work_on_it_goes_on() -> None:
     assert status.message.index("XID 79") < status.message.index("held by ann")
     assert status.next is not None and (status.next.what, held_by(status.next)) == ("quarantined (XID_FATAL)", BRAKE)
     free = seen(view)
-    assert (free.state, free.needs, free.evict) == ("quarantined", Brake.GATE, ("train-0",))
+    assert (free.state, free.needs, free.evict) == ("quarantined", Budget.GATE, ("train-0",))
 
 
 def test_a_fault_of_a_node_that_a_person_holds_already_drains_it_with_leave_only() -> None:
@@ -122,7 +122,7 @@ def test_a_release_waits_for_no_turn_to_join(name: str) -> None:
     found = seen(changed(asked, spec={name: None}))
     assert (found.state, found.ready, found.needs) == ("ready", True, None)
     over = changed(asked, spec={name: replace(ASK, until="2026-11-21T11:59:30Z")})
-    assert seen(over).needs is Brake.JOIN, "many may end at one time"
+    assert seen(over).needs is Budget.JOIN, "many may end at one time"
 
 
 @pytest.mark.parametrize("changes", [{"statement": XID}, {"kubelet": "Unknown"}], ids=["a fault", "a doubt"])
@@ -133,7 +133,7 @@ def test_a_hold_that_ends_gives_no_leave_for_what_was_found_meanwhile(changes: d
     after = replace(ASK, until="2026-11-21T11:59:30Z") if over else None
     ended = changed(held, spec={"hold": after})
     found = seen(ended)
-    assert (found.needs, found.ready) == (Brake.GATE, False)
+    assert (found.needs, found.ready) == (Budget.GATE, False)
     left = braked(ended)
     assert left.record is not None
     status = left.record.status
@@ -152,4 +152,4 @@ def test_a_test_that_is_asked_for_when_a_hold_is_over_gives_no_leave_either() ->
     assert asked.record is not None and asked.record.status.request is not None
     assert asked.record.status.state is State.HELD
     failed = changed(asked, statement=replace(XID, sequence=7), pods=(GPU_POD,))
-    assert seen(failed).needs is Brake.GATE and not any(pod.leaving for pod in braked(failed).pods)
+    assert seen(failed).needs is Budget.GATE and not any(pod.leaving for pod in braked(failed).pods)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.decide import decide, node_ttl_s, trim_node
-from gpu_burnin.admission.view import Brake, Evidence, Pod, Rules, View
+from gpu_burnin.admission.view import Budget, Evidence, Pod, Rules, View
 from gpu_burnin.api.agent_note import AgentNote, read_request
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Accepted, Ask, Hardware, Identity, Use
@@ -108,7 +108,7 @@ def test_nothing_but_what_is_read_is_kept_of_a_node() -> None:
 def test_an_unknown_node_that_comes_back_in_the_same_boot_is_admitted_again() -> None:
     out = seen(ready_view(kubelet="Unknown")).after
     back = seen(changed(out, kubelet="True"))
-    assert (back.state, back.needs, back.ready) == ("ready", Brake.JOIN, True)
+    assert (back.state, back.needs, back.ready) == ("ready", Budget.JOIN, True)
     assert out.record and back.decision.status.accepted == out.record.status.accepted
 
 
@@ -164,7 +164,7 @@ def test_a_machine_installed_anew_with_a_new_key_starts_its_sequence_again() -> 
     # And the old key's evidence is nothing: it does not verify, and a node at work is out, within the brake.
     foreign = changed(view, spec=new, evidence=Evidence(None, {}, "EVIDENCE_SIGNATURE", "another key"))
     found = seen(foreign)
-    assert (found.state, found.needs, found.decision.status.accepted) == ("suspect", Brake.GATE, None)
+    assert (found.state, found.needs, found.decision.status.accepted) == ("suspect", Budget.GATE, None)
 
 
 def test_simulated_evidence_is_labelled_where_it_is_allowed() -> None:
@@ -188,7 +188,7 @@ def test_a_node_without_labels_and_taints_is_patched_too() -> None:
     node = make_node()
     del node["metadata"]["labels"], node["spec"]["taints"]
     found = seen(make_view(None, node=node))
-    assert found.taints == {"preflight:NoSchedule"} and found.needs is Brake.GATE
+    assert found.taints == {"preflight:NoSchedule"} and found.needs is Budget.GATE
     assert found.after.node and found.after.node["metadata"]["labels"] == {f"{PREFIX}verdict": "inconclusive"}
 
 
@@ -303,10 +303,10 @@ def test_a_plugin_that_does_not_come_is_a_doubt_after_its_grace_and_a_test_asks_
     amounts: dict[str, str], asked: bool
 ) -> None:
     view = changed(make_view(), spec={"hardware": PLUGIN}, **amounts)
-    told = {}
+    pod_events = {}
     for second in range(0, 600, 20):
         view = settled(view, NOW + timedelta(seconds=second))
         assert view.record
-        told[view.record.status.since] = view.record.status.state.value
-    assert list(told.values()) == ["testing", "suspect"], "it does not begin anew for ever"
+        pod_events[view.record.status.since] = view.record.status.state.value
+    assert list(pod_events.values()) == ["testing", "suspect"], "it does not begin anew for ever"
     assert (view.record.status.request is not None) == asked

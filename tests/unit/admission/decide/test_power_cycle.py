@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from gpu_burnin.admission.view import Brake, View
+from gpu_burnin.admission.view import Budget, View
 from gpu_burnin.api.agent_note import AgentNote
 from gpu_burnin.api.evidence import WATCHED
 from gpu_burnin.api.record import Ask, Hardware
@@ -76,13 +76,13 @@ def test_who_confirms_it_has_the_node_tested_and_let_in() -> None:
     sent = settled(asked, BACK + timedelta(seconds=RULES.settle_s))
     proof = replace(AGAIN, sequence=8, finished_at="2026-11-21T12:14:00Z")
     back = seen(changed(sent, statement=proof), BACK + timedelta(minutes=5))
-    assert (back.state, back.code, back.ready, back.needs) == ("ready", "PASS", True, Brake.JOIN)
+    assert (back.state, back.code, back.ready, back.needs) == ("ready", "PASS", True, Budget.JOIN)
 
 
 def test_confirmed_before_its_burn_in_has_come_it_needs_no_more() -> None:
-    told = settled(changed(faulty(), spec={"retest": RETEST}), NOW + timedelta(minutes=6))
-    assert told.record is not None and told.record.status.code == "XID_FATAL"
-    found = seen(rebooted(told), BACK)
+    pod_events = settled(changed(faulty(), spec={"retest": RETEST}), NOW + timedelta(minutes=6))
+    assert pod_events.record is not None and pod_events.record.status.code == "XID_FATAL"
+    found = seen(rebooted(pod_events), BACK)
     assert found.code != "POWER_CYCLE_OWED"
 
 
@@ -98,9 +98,9 @@ def test_the_repair_ladder_confirms_its_own() -> None:
 
 
 def test_a_fault_that_comes_again_asks_again() -> None:
-    told = settled(changed(faulty(), spec={"retest": RETEST}), NOW + timedelta(minutes=6))
+    pod_events = settled(changed(faulty(), spec={"retest": RETEST}), NOW + timedelta(minutes=6))
     again = replace(LOST, sequence=7, boot_id=BOOT2, finished_at="2026-11-21T12:07:00Z")
-    faulty_again = settled(changed(told, boot=BOOT2, agent=AgentNote(BOOT2), statement=again), BACK)
+    faulty_again = settled(changed(pod_events, boot=BOOT2, agent=AgentNote(BOOT2), statement=again), BACK)
     found = seen(changed(faulty_again, statement=replace(AGAIN, sequence=8)), BACK + timedelta(minutes=5))
     assert found.code == "POWER_CYCLE_OWED"
 
@@ -167,5 +167,5 @@ def test_it_can_be_switched_off_also_for_what_is_owed() -> None:
 def test_a_node_that_has_left_the_cluster_owes_it_until_it_is_confirmed() -> None:
     gone = settled(replace(faulty(), node=None), BACK)
     assert gone.record is not None and gone.record.status.power_cycle is not None
-    told = settled(changed(gone, spec={"retest": RETEST}), BACK)
-    assert told.record is not None and told.record.status.power_cycle is None
+    pod_events = settled(changed(gone, spec={"retest": RETEST}), BACK)
+    assert pod_events.record is not None and pod_events.record.status.power_cycle is None

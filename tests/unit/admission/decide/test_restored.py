@@ -10,7 +10,7 @@ import pytest
 
 from gpu_burnin.admission.decide import decide, withheld
 from gpu_burnin.admission.decide.times import stamp
-from gpu_burnin.admission.view import Brake, Heard, View
+from gpu_burnin.admission.view import Budget, HeartbeatState, View
 from gpu_burnin.api.agent_note import AgentNote, Answer
 from gpu_burnin.api.record import Ask, Identity, Request, State
 from gpu_burnin.types import Verdict
@@ -63,7 +63,7 @@ def test_an_agent_that_has_spoken_brings_it_back_and_any_other_note_does_not() -
         assert seen(changed(closed, agent=note)).code == "LEDGER_RESTORED"
     assert seen(changed(closed, agent=None)).code == "AGENT_SILENT"
     back = seen(changed(closed, agent=SPOKEN))
-    assert (back.state, back.needs, back.taints, back.ready) == ("ready", Brake.JOIN, frozenset(), True)
+    assert (back.state, back.needs, back.taints, back.ready) == ("ready", Budget.JOIN, frozenset(), True)
     assert back.after.node is not None and "muster.dev/restored" not in back.after.node["metadata"]["annotations"]
     # Said once, it holds: the agent has nothing more to name.
     assert settled(changed(back.after, agent=AgentNote(BOOT))) == changed(back.after, agent=AgentNote(BOOT))
@@ -73,7 +73,7 @@ def test_an_agent_that_has_spoken_brings_it_back_and_any_other_note_does_not() -
 
 def test_a_fault_that_the_agent_tells_again_is_a_fault() -> None:
     found = seen(changed(settled(restored()), agent=SPOKEN, statement=XID))
-    assert (found.state, found.code, found.needs) == ("quarantined", "XID_FATAL", Brake.GATE)
+    assert (found.state, found.code, found.needs) == ("quarantined", "XID_FATAL", Budget.GATE)
     assert found.evict == ("train-0",)
 
 
@@ -86,7 +86,7 @@ def test_where_a_share_is_reached_such_a_fault_leaves_it_closed_and_its_work_on_
     view = changed(settled(restored()) if closed else restored(), agent=agent, statement=XID)
     for _ in range(3):
         decision = decide(view, RULES, NOW)
-        assert decision.needs is Brake.GATE
+        assert decision.needs is Budget.GATE
         left = withheld(view, decision, "the share is reached", NOW + timedelta(minutes=1), RULES, NOW)
         shown_now = shown(view, left)
         assert (shown_now.state, shown_now.code, shown_now.evict) == ("suspect", "LEDGER_RESTORED", ())
@@ -118,7 +118,7 @@ def test_the_test_of_a_node_that_nobody_can_confirm_has_a_place_among_the_others
     """All agents of a fleet may be too old to confirm: not all of its idle nodes are tested at once."""
     closed = settled(changed(restored(), pods=()))
     decision = decide(closed, RULES, LATER)
-    assert (decision.needs, decision.status.code) == (Brake.TEST, "LEDGER_RESTORED")
+    assert (decision.needs, decision.status.code) == (Budget.TEST, "LEDGER_RESTORED")
     assert decision.status.request is not None
     left = withheld(closed, decision, "2 of 100 are tested", LATER + timedelta(minutes=1), RULES, LATER)
     waits = carried_out(closed, left)
@@ -197,28 +197,28 @@ def test_a_brake_that_denies_the_way_back_leaves_it_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("agent", "heard"),
-    [(None, None), (AgentNote(BOOT, heartbeat=True), Heard(BOOT, 20.0))],
+    ("agent", "heartbeat"),
+    [(None, None), (AgentNote(BOOT, heartbeat=True), HeartbeatState(BOOT, 20.0))],
     ids=["nobody speaks", "a new leader has heard no heartbeat yet"],
 )
 def test_a_fault_asks_the_brake_whatever_was_said_of_the_node_meanwhile(
-    agent: AgentNote | None, heard: Heard | None
+    agent: AgentNote | None, heartbeat: HeartbeatState | None
 ) -> None:
     """It was closed without leave: its work is not asked to leave without leave too."""
-    closed = settled(restored(agent=agent, heard=heard))
+    closed = settled(restored(agent=agent, heartbeat=heartbeat))
     found = seen(changed(closed, agent=SPOKEN, statement=XID))
-    assert (found.code, found.needs) == ("XID_FATAL", Brake.GATE)
+    assert (found.code, found.needs) == ("XID_FATAL", Budget.GATE)
     assert seen(found.after).needs is None
 
 
-SILENT = Heard(BOOT, RULES.agent_silent_s + 1)
+SILENT = HeartbeatState(BOOT, RULES.agent_silent_s + 1)
 BEATING = replace(SPOKEN, heartbeat=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"agent": BEATING, "heard": SILENT}, "AGENT_SILENT"),
+        ({"agent": BEATING, "heartbeat": SILENT}, "AGENT_SILENT"),
         ({"agent": SPOKEN, "kubelet": "Unknown"}, "NODE_UNKNOWN"),
         ({"agent": SPOKEN, "status": {"proofs": {}}, "statement": replace(PASSED, level="quick")}, "EVIDENCE_LEVEL"),
     ],
@@ -227,22 +227,22 @@ def test_a_doubt_that_ends_in_another_takes_its_share_of_the_brake(changes: dict
     """The restore closed it without leave; a fault of it that comes later needs none, so that this look needs one."""
     view = changed(settled(restored()), **changes)
     asked = seen(view)
-    assert (asked.code, asked.needs, asked.decision.status.confirmed) == (code, Brake.GATE, SINCE)
+    assert (asked.code, asked.needs, asked.decision.status.confirmed) == (code, Budget.GATE, SINCE)
     assert (asked.ready, asked.evict) == (False, ())
     left = carried_out(view, withheld(view, decide(view, RULES, NOW), "the share is reached", None, RULES, NOW))
     assert left.record is not None and left.record.status.confirmed == "", "not counted, so that a fault asks too"
-    assert seen(changed(left, statement=XID, agent=SPOKEN, heard=None, kubelet="True")).needs is Brake.GATE
+    assert seen(changed(left, statement=XID, agent=SPOKEN, heartbeat=None, kubelet="True")).needs is Budget.GATE
     later = seen(changed(asked.after, statement=XID))
     assert (later.code, later.needs) == ("XID_FATAL", None), "it has its share"
 
 
 def test_an_agent_whose_heartbeat_is_yet_to_come_ends_no_doubt() -> None:
     """To a leader that has just begun nobody's is fresh: no share of the brake is taken for that minute."""
-    waits = seen(changed(settled(restored()), agent=BEATING, heard=Heard(BOOT, 20.0)))
+    waits = seen(changed(settled(restored()), agent=BEATING, heartbeat=HeartbeatState(BOOT, 20.0)))
     assert (waits.code, waits.needs, waits.decision.status.confirmed) == ("LEDGER_RESTORED", None, "")
     assert "no heartbeat of its agent has come since" in waits.decision.status.message
-    heard = seen(changed(waits.after, heard=Heard(BOOT, 0.0, fresh=True)))
-    assert (heard.state, heard.needs, heard.decision.status.confirmed) == ("ready", Brake.JOIN, SINCE)
+    heartbeat = seen(changed(waits.after, heartbeat=HeartbeatState(BOOT, 0.0, fresh=True)))
+    assert (heartbeat.state, heartbeat.needs, heartbeat.decision.status.confirmed) == ("ready", Budget.JOIN, SINCE)
 
 
 def test_a_node_that_was_never_let_in_has_no_share_to_take() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_burnin.admission.decide import decide, withheld
 from gpu_burnin.admission.decide.words import active
-from gpu_burnin.admission.view import Brake, Heard, View
+from gpu_burnin.admission.view import Budget, HeartbeatState, View
 from gpu_burnin.api.record import State
 from tests.support.decide_helpers import GPU_POD, RULES, carried_out
 from tests.unit.admission.decide.test_walk import BOOTS, STEPS, Restored, is_open
@@ -26,8 +26,10 @@ class Watched(Restored):
         self.view = replace(self.view, pods=self.rng.choice([(), (GPU_POD,), (GPU_POD,)]))
 
     def do_beat(self) -> None:
-        of_this_boot = Heard(BOOTS[self.boot], 1.0, fresh=True)
-        self.view = replace(self.view, heard=self.rng.choice([None, Heard("x"), Heard("x", 900.0), of_this_boot]))
+        of_this_boot = HeartbeatState(BOOTS[self.boot], 1.0, fresh=True)
+        self.view = replace(
+            self.view, heartbeat=self.rng.choice([None, HeartbeatState("x"), HeartbeatState("x", 900.0), of_this_boot])
+        )
 
     def at_work(self) -> bool:
         """Whether what was let in may be running: in the same boot, and no person has asked it to leave."""
@@ -51,11 +53,11 @@ def test_no_order_of_events_asks_work_to_leave_without_leave(seed: int) -> None:
         at_work = machine.at_work()
         if decision.evict and at_work:
             asked += 1
-            assert leave or decision.needs is Brake.GATE, f"step {step} after {event}: {decision.status.message}"
+            assert leave or decision.needs is Budget.GATE, f"step {step} after {event}: {decision.status.message}"
         if decision.needs is not None and machine.rng.random() < 0.3:
             decision = withheld(view, decision, "no room", None, RULES, machine.now)
             assert not (decision.evict and at_work and not leave)
-        leave = leave or decision.needs in (Brake.GATE, Brake.EXPIRE) or not at_work
+        leave = leave or decision.needs in (Budget.GATE, Budget.EXPIRE) or not at_work
         machine.view = carried_out(view, decision)
         leave = leave and not is_open(machine.view) and _state(machine.view) is not State.HELD
     assert asked > 0

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gpu_burnin.admission.decide import decide, withheld
-from gpu_burnin.admission.view import Brake, View
+from gpu_burnin.admission.view import Budget, View
 from gpu_burnin.api.agent_note import AgentNote, Maintenance
 from gpu_burnin.api.record import Ask
 from gpu_burnin.types import Verdict
@@ -62,7 +62,7 @@ def test_evidence_that_was_seen_is_not_forgotten_for_an_older_pass() -> None:
     assert after.record and (after.record.status.state, after.record.status.highest_sequence) == ("ready", 6)
     assert after.record.status.proofs == {}
     replayed = seen(changed(after, statement=PASSED))
-    assert (replayed.state, replayed.code, replayed.needs) == ("suspect", "EVIDENCE_REPLAYED", Brake.GATE)
+    assert (replayed.state, replayed.code, replayed.needs) == ("suspect", "EVIDENCE_REPLAYED", Budget.GATE)
 
 
 def test_a_maintenance_window_needs_no_leave() -> None:
@@ -94,7 +94,7 @@ def test_a_pause_holds_back_what_lets_in_and_tests_and_never_what_takes_out(name
     assert view.record is not None
     before = view.record.status
     assert decision.status.request in (None, before.request), "a test was asked for"
-    held_back = free.opens or free.needs is Brake.EXPIRE
+    held_back = free.opens or free.needs is Budget.EXPIRE
     if held_back:
         taints = {p["value"][-1]["key"] for p in decision.node_patch or () if p["path"] == "/spec/taints"}
         assert taints <= {"muster.dev/maintenance"}
@@ -119,7 +119,7 @@ def test_a_node_without_record_is_gated_if_it_was_let_in_and_never_let_in() -> N
     found = seen(replace(make_view(), record=None))
     assert "preflight:NoSchedule" in found.taints and not found.ready
     out = seen(replace(known, record=None))
-    assert (out.code, out.needs, out.ready) == ("NOT_PROVISIONED", Brake.GATE, False)
+    assert (out.code, out.needs, out.ready) == ("NOT_PROVISIONED", Budget.GATE, False)
     assert out.taints == {"preflight:NoSchedule"}
     assert decide(out.after, RULES, NOW).node_patch is None
     left = withheld(replace(known, record=None), out.decision, "no", None, RULES, NOW)

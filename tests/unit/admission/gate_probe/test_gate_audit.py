@@ -51,7 +51,7 @@ class Log:
         self.path.touch()
         return old
 
-    def look(self) -> Found:
+    def reconcile(self) -> Found:
         found = read_on(self.path, self.position)
         self.position = found.position
         return found
@@ -64,57 +64,57 @@ def log(tmp_path: Path) -> Log:
 
 def test_reads_on_and_nothing_twice(log: Log) -> None:
     log.write(event(**AS_ADMITTER), event("kubelet", ("system:nodes",)))
-    assert [use.trusted for use in log.look().uses] == ["muster:admitter"]
-    assert log.look().uses == ()
+    assert [use.trusted for use in log.reconcile().uses] == ["muster:admitter"]
+    assert log.reconcile().uses == ()
     log.write(event())
-    assert [use.trusted for use in log.look().uses] == [""]
+    assert [use.trusted for use in log.reconcile().uses] == [""]
 
 
 def test_half_a_line_waits_for_its_end(log: Log) -> None:
     log.write(event(), end="")
-    assert log.look().uses == ()
+    assert log.reconcile().uses == ()
     log.write(end="\n")
-    assert len(log.look().uses) == 1
+    assert len(log.reconcile().uses) == 1
 
 
 def test_through_rotations(log: Log) -> None:
     log.write(event())
-    log.look()
+    log.reconcile()
     log.write(event())
     log.rotate()
     log.write(event(), event())
     log.rotate()
     log.write(event())
-    found = log.look()
+    found = log.reconcile()
     assert (len(found.uses), found.gaps) == (4, 0)
-    assert log.look().uses == ()
+    assert log.reconcile().uses == ()
 
 
 def test_a_rotated_file_that_is_gone_is_a_gap(log: Log) -> None:
     log.write(event())
-    log.look()
+    log.reconcile()
     log.rotate().unlink()
     log.write(event())
-    found = log.look()
+    found = log.reconcile()
     assert (len(found.uses), found.gaps) == (1, 1)
-    assert log.look().gaps == 0
+    assert log.reconcile().gaps == 0
 
 
 @pytest.mark.parametrize("after", ["", "shorter\n"])
 def test_a_log_that_was_emptied_is_a_gap(log: Log, after: str) -> None:
     log.write(event(), event())
-    log.look()
+    log.reconcile()
     log.path.write_text(after)
-    assert log.look().gaps == 1
-    assert log.look().gaps == 0
+    assert log.reconcile().gaps == 1
+    assert log.reconcile().gaps == 0
 
 
 def test_another_file_with_the_same_inode_is_not_taken_for_it(log: Log) -> None:
     log.write(event("a"))
-    log.look()
+    log.reconcile()
     with log.path.open("r+") as file:
         file.write(json.dumps(event("b")) + "\n" + json.dumps(event("c")) + "\n")
-    found = log.look()
+    found = log.reconcile()
     assert (len(found.uses), found.gaps) == (2, 1)
 
 
@@ -122,7 +122,7 @@ def test_an_entry_that_is_none_is_a_gap_and_stops_nothing(log: Log) -> None:
     with log.path.open("a") as file:
         file.write('{"impersonatedUser": \n[1, "system:masters"]\n')
     log.write(event())
-    found = log.look()
+    found = log.reconcile()
     assert (len(found.uses), found.gaps) == (1, 2)
 
 
@@ -147,7 +147,7 @@ def test_what_counts(entry: dict[str, Any], trusted: str | None) -> None:
 
 def test_the_sentence_names_who_whence_and_what(log: Log) -> None:
     log.write(event(**AS_ADMITTER))
-    assert log.look().uses[0].sentence == (
+    assert log.reconcile().uses[0].sentence == (
         "muster:admitter was impersonated by break-glass from 198.18.0.9 at 2026-11-01T00:00:00Z: "
         "patch /api/v1/nodes/gpu-1 (200)"
     )
@@ -155,7 +155,7 @@ def test_the_sentence_names_who_whence_and_what(log: Log) -> None:
 
 def test_counts_outlive_the_probe(log: Log, tmp_path: Path) -> None:
     log.write(event(**AS_ADMITTER), event())
-    state.write(tmp_path, State().counted(log.look(), 7.0))
+    state.write(tmp_path, State().counted(log.reconcile(), 7.0))
     log.write(event(**AS_ADMITTER))
     kept = state.read(tmp_path)
     again = kept.counted(read_on(log.path, kept.position), 8.0)

@@ -12,9 +12,9 @@ import pytest
 
 from gpu_burnin.admission import restore
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.service.brakes import Brakes
+from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import HELD_BACK, Records
-from gpu_burnin.admission.view import Brake
+from gpu_burnin.admission.view import Budget
 from gpu_burnin.api.agent_note import AgentNote, note_text
 from gpu_burnin.api.crd import crd
 from gpu_burnin.api.record import NodeAdmission, State, parse
@@ -22,7 +22,7 @@ from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working
 from tests.support.fake_api import FakeApi
-from tests.unit.admission.service.test_brakes import granted, put
+from tests.unit.admission.service.test_budgets import granted, put
 
 SINCE, TAKEN = "2026-11-21T11:59:00Z", "2026-11-21T11:00:00Z"
 GPUS = [f"gpu-{number}" for number in range(1, 6)]
@@ -63,8 +63,8 @@ def test_known_faults_and_asks_stay_out_and_agents_bring_the_others_back(
         admitter.service.term.tell_restored()
         said = [line for line in admitter.messages() if "etcd was restored to an older state: " in line]
         assert len(said) == 1 and "take no new work until their agents have spoken" in said[0]
-        told = [line for line in admitter.lines("transition") if "restored to an older state" in line["message"]]
-        assert {line["node"] for line in told} == set(GPUS) - {"gpu-4"}
+        reported = [line for line in admitter.lines("transition") if "restored to an older state" in line["message"]]
+        assert {line["node"] for line in reported} == set(GPUS) - {"gpu-4"}
         for name in ("gpu-1", "gpu-3", "gpu-4"):
             annotations = {NAMES.agent: note_text(AgentNote(boot_id=BOOT, restored=SINCE))}
             api.merge("nodes", name, {"metadata": {"annotations": annotations}})
@@ -92,8 +92,8 @@ def test_idle_nodes_whose_agents_cannot_confirm_are_tested_in_turn(api: FakeApi,
         until("the doubts", lambda: all(fleet.status(name)["code"] == "LEDGER_RESTORED" for name in GPUS))
         term = admitter.service.term
         assert term is not None and asked() == []
-        term.keeper.now = lambda: datetime.now(UTC) + timedelta(hours=2)
-        term._look_at_all()
+        term.reconciler.now = lambda: datetime.now(UTC) + timedelta(hours=2)
+        term._enqueue_all()
         waits = "the limit of tests at a time, 1 of 5 nodes, is reached"
         until("the others", lambda: sum(waits in fleet.status(name)["next"]["why"] for name in GPUS) == 4)
         assert len(asked()) == 1 and not any(map(fleet.ready, GPUS))
@@ -106,9 +106,9 @@ def test_nodes_that_wait_for_their_agents_take_no_place_of_those_that_are_faulty
     for number in range(10):
         doubt = {"restored": {"since": SINCE}}
         put(records, f"n{number:02}", "suspect", doubt, code="LEDGER_RESTORED", accepted={"sequence": 1})
-    brakes = Brakes(records, 2.0, 0.2, 0.05, lambda fleet: 2)
-    assert brakes.gated() == 0
-    assert granted(brakes, Brake.GATE, "n15") == [True]
+    budgets = Budgets(records, 2.0, 0.2, 0.05, lambda fleet: 2)
+    assert budgets.gated() == 0
+    assert granted(budgets, Budget.GATE, "n15") == [True]
 
 
 def test_the_restore_has_closed_whoever_is_in_doubt_whatever_else_is_said_of_it_but_for_a_fault() -> None:

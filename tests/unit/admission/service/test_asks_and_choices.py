@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_burnin.admission.schedule.pick import Choice
-from gpu_burnin.admission.service.keeper import _kept_from
+from gpu_burnin.admission.service.reconciler import _kept_from
 from gpu_burnin.admission.view import Decision
 from gpu_burnin.api.record import Status
 from gpu_burnin.types import Verdict
@@ -53,7 +53,7 @@ def test_a_scheduled_test_that_is_over_before_the_next_pass_is_not_begun_again(
         until("the admission", lambda: fleet.ready("gpu-1"))
         term = admitter.service.term
         assert term is not None
-        term.keeper.rules = replace(term.keeper.rules, settle_s=0.0)
+        term.reconciler.rules = replace(term.reconciler.rules, settle_s=0.0)
         term._choose(Choice("gpu-1", "quick", "it is its turn"), datetime.now(UTC))
 
         def answered() -> bool:
@@ -61,11 +61,11 @@ def test_a_scheduled_test_that_is_over_before_the_next_pass_is_not_begun_again(
             if text and text not in requests:
                 requests.append(text)
                 fleet.publish("gpu-1", sequence=5 + len(requests))
-            return "gpu-1" not in term.keeper.choices
+            return "gpu-1" not in term.reconciler.choices
 
         until("the answer to what was chosen", answered)
         until("its end", lambda: fleet.ready("gpu-1") and fleet.status("gpu-1")["highestSequence"] == 6)
-        term._look("gpu-1")
+        term._enqueue("gpu-1")
         until("a look in vain", lambda: not len(term.queue))
         assert answered() and len(requests) == 1 and fleet.ready("gpu-1")
 

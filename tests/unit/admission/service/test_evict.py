@@ -10,7 +10,7 @@ import pytest
 
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.service.evict import AGAIN_S, Evictor
-from gpu_burnin.admission.service.journal import Herald, Journal
+from gpu_burnin.admission.service.journal import EventRecorder, Journal
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.view import Pod
 from tests.support.fake_api import FakeApi, Refused
@@ -41,7 +41,7 @@ def evictor(api: FakeApi, tmp_path: Path, out: io.StringIO, clock: Clock) -> Evi
     kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"), retries=0)
     api.put("pods", {"metadata": {"namespace": "ml", "name": "train", "uid": "uid-1"}})
     metrics = Metrics()
-    return Evictor(kube, Journal(out), Herald(kube, metrics), metrics, clock)
+    return Evictor(kube, Journal(out), EventRecorder(kube, metrics), metrics, clock)
 
 
 def test_a_pod_is_asked_by_its_uid(api: FakeApi, evictor: Evictor) -> None:

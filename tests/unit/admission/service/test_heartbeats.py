@@ -13,7 +13,7 @@ from gpu_burnin.admission.service import term as term_of_a_leader
 from gpu_burnin.admission.service.cache import Feed
 from gpu_burnin.admission.service.heartbeats import MOST_PAUSE_S, Heartbeats
 from gpu_burnin.admission.settings import RuleSeconds
-from gpu_burnin.admission.view import Heard
+from gpu_burnin.admission.view import HeartbeatState
 from gpu_burnin.api.agent_note import AgentNote, note_text
 from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document
 from tests.support.admission_helpers import BOOT, BOOT2
@@ -57,8 +57,8 @@ class Leader:
                 return silent
             self.now_s = min(end_s, self.now_s + 5)
 
-    def heard(self, name: str = "gpu-1", *, expected: bool = True, awaited: bool = False) -> Heard | None:
-        return self.beats.heard(name, expected=expected, awaited=awaited)
+    def heartbeat(self, name: str = "gpu-1", *, expected: bool = True, awaited: bool = False) -> HeartbeatState | None:
+        return self.beats.heartbeat(name, expected=expected, awaited=awaited)
 
 
 def test_each_change_ends_the_silence_and_is_no_look() -> None:
@@ -67,7 +67,7 @@ def test_each_change_ends_the_silence_and_is_no_look() -> None:
     for number in range(1, 30):
         assert leader.pass_by(60) == []
         leader.feed.put(beat(number=number))
-    assert leader.heard() == Heard(BOOT, 0.0, fresh=True)
+    assert leader.heartbeat() == HeartbeatState(BOOT, 0.0, fresh=True)
     assert leader.looks == ["gpu-1"]
 
 
@@ -79,7 +79,7 @@ def test_who_falls_silent_is_looked_at_once_and_again_when_it_speaks() -> None:
     assert leader.pass_by(600) == []
     leader.looks.clear()
     leader.feed.put(beat(number=2))
-    assert leader.looks == ["gpu-1"] and leader.heard() == Heard(BOOT, 0.0, fresh=True)
+    assert leader.looks == ["gpu-1"] and leader.heartbeat() == HeartbeatState(BOOT, 0.0, fresh=True)
 
 
 def test_the_same_word_again_is_no_sign_of_life() -> None:
@@ -88,7 +88,7 @@ def test_the_same_word_again_is_no_sign_of_life() -> None:
     leader.pass_by(100)
     leader.feed.put(beat())
     leader.list(beat())
-    assert leader.heard() == Heard(BOOT, 100.0)
+    assert leader.heartbeat() == HeartbeatState(BOOT, 100.0)
 
 
 def test_a_new_boot_is_looked_at_at_once() -> None:
@@ -96,17 +96,17 @@ def test_a_new_boot_is_looked_at_at_once() -> None:
     leader.list(beat())
     leader.looks.clear()
     leader.feed.put(beat(boot=BOOT2))
-    assert leader.looks == ["gpu-1"] and leader.heard() == Heard(BOOT2, 0.0, fresh=True)
+    assert leader.looks == ["gpu-1"] and leader.heartbeat() == HeartbeatState(BOOT2, 0.0, fresh=True)
 
 
 def test_a_node_that_waits_for_its_agent_is_looked_at_when_it_comes() -> None:
     leader = Leader()
     leader.list(beat())
     leader.looks.clear()
-    leader.heard(awaited=True)
+    leader.heartbeat(awaited=True)
     leader.feed.put(beat(number=1))
     assert leader.looks == ["gpu-1"]
-    leader.heard(awaited=False)
+    leader.heartbeat(awaited=False)
     leader.feed.put(beat(number=2))
     assert leader.looks == ["gpu-1"]
 
@@ -114,7 +114,7 @@ def test_a_node_that_waits_for_its_agent_is_looked_at_when_it_comes() -> None:
 def test_a_new_leader_gives_everybody_a_full_period() -> None:
     leader = Leader()
     leader.list(beat())
-    assert leader.heard() == Heard(BOOT, 0.0)
+    assert leader.heartbeat() == HeartbeatState(BOOT, 0.0)
     assert leader.pass_by(LIMIT_S - 1) == []
 
 
@@ -125,9 +125,9 @@ def test_what_could_not_be_heard_is_no_silence() -> None:
     leader.pass_by(100)
     assert leader.pass_by(3600, hearing=False) == []
     leader.pass_by(0)
-    assert leader.heard() == Heard(BOOT, 100.0)
+    assert leader.heartbeat() == HeartbeatState(BOOT, 100.0)
     leader.feed.put(beat(number=1))
-    assert leader.heard() == Heard(BOOT, 0.0, fresh=True)
+    assert leader.heartbeat() == HeartbeatState(BOOT, 0.0, fresh=True)
 
 
 def test_a_pause_as_long_as_between_two_bookmarks_counts() -> None:
@@ -135,7 +135,7 @@ def test_a_pause_as_long_as_between_two_bookmarks_counts() -> None:
     leader.list(beat())
     leader.now_s += MOST_PAUSE_S
     leader.pass_by(0)
-    assert leader.heard() == Heard(BOOT, MOST_PAUSE_S)
+    assert leader.heartbeat() == HeartbeatState(BOOT, MOST_PAUSE_S)
 
 
 def test_a_list_is_no_sign_of_life() -> None:
@@ -147,10 +147,10 @@ def test_a_list_is_no_sign_of_life() -> None:
     leader.looks.clear()
     leader.list(beat(number=7), beat("gpu-2"))
     assert leader.looks == ["gpu-2"]
-    assert leader.heard() == Heard(BOOT, LIMIT_S + 60, fresh=True)
-    assert leader.heard("gpu-2") == Heard(BOOT, 0.0)
+    assert leader.heartbeat() == HeartbeatState(BOOT, LIMIT_S + 60, fresh=True)
+    assert leader.heartbeat("gpu-2") == HeartbeatState(BOOT, 0.0)
     leader.feed.put(beat(number=9))
-    assert leader.looks == ["gpu-2", "gpu-1"] and leader.heard() == Heard(BOOT, 0.0, fresh=True)
+    assert leader.looks == ["gpu-2", "gpu-1"] and leader.heartbeat() == HeartbeatState(BOOT, 0.0, fresh=True)
 
 
 def test_a_new_boot_in_a_list_was_not_heard_yet() -> None:
@@ -159,18 +159,18 @@ def test_a_new_boot_in_a_list_was_not_heard_yet() -> None:
     leader.feed.put(beat(number=1))
     leader.looks.clear()
     leader.list(beat(boot=BOOT2))
-    assert leader.looks == ["gpu-1"] and leader.heard() == Heard(BOOT2, 0.0)
+    assert leader.looks == ["gpu-1"] and leader.heartbeat() == HeartbeatState(BOOT2, 0.0)
 
 
 def test_one_that_never_came_is_silent_since_it_is_expected() -> None:
     leader = Leader()
     leader.list()
     leader.pass_by(5000)
-    assert leader.heard(expected=False) is None
-    assert leader.heard() == Heard("", 0.0)
+    assert leader.heartbeat(expected=False) is None
+    assert leader.heartbeat() == HeartbeatState("", 0.0)
     assert leader.pass_by(LIMIT_S + 5) == ["gpu-1"]
     leader.beats.forget("gpu-1")
-    assert leader.heard(expected=False) is None
+    assert leader.heartbeat(expected=False) is None
 
 
 def test_a_deleted_one_is_looked_at_and_has_a_full_period() -> None:
@@ -179,9 +179,9 @@ def test_a_deleted_one_is_looked_at_and_has_a_full_period() -> None:
     leader.pass_by(200)
     leader.looks.clear()
     leader.feed.drop(beat())
-    assert leader.looks == ["gpu-1"] and leader.heard() == Heard("", 0.0)
+    assert leader.looks == ["gpu-1"] and leader.heartbeat() == HeartbeatState("", 0.0)
     leader.list()
-    assert leader.heard() == Heard("", 0.0)
+    assert leader.heartbeat() == HeartbeatState("", 0.0)
 
 
 def test_an_agent_that_was_taken_back_to_a_version_without_them_is_not_silent() -> None:
@@ -194,15 +194,15 @@ def test_an_agent_that_was_taken_back_to_a_version_without_them_is_not_silent() 
     leader.pass_by(5000)
     leader.list(beat(number=1))
     leader.beats.sends_none("gpu-1")
-    assert leader.heard() == Heard(BOOT, 0.0), "taken forward again"
+    assert leader.heartbeat() == HeartbeatState(BOOT, 0.0), "taken forward again"
     assert leader.pass_by(LIMIT_S + 5) == ["gpu-1"]
     leader.beats.sends_none("gpu-1")
     leader.feed.put(beat(number=2))
     leader.pass_by(10)
     leader.beats.sends_none("gpu-1")
-    assert leader.heard() == Heard(BOOT, 10.0, fresh=True), "its heartbeat came before its note"
+    assert leader.heartbeat() == HeartbeatState(BOOT, 10.0, fresh=True), "its heartbeat came before its note"
     leader.beats.sends_none("gpu-2")
-    assert leader.heard("gpu-2") == Heard("", 0.0)
+    assert leader.heartbeat("gpu-2") == HeartbeatState("", 0.0)
 
 
 def test_an_admitter_counts_no_heartbeat_that_an_older_agent_has_left(

@@ -130,7 +130,7 @@ def test_a_write_is_asked_for_last_of_all(api: FakeApi, tmp_path: Path) -> None:
     fenced = KubeApi(api.kubeconfig(tmp_path / "fenced"), before_write=refuse)
     assert fenced.nodes() == {}
     writes: tuple[Callable[[], object], ...] = (
-        lambda: fenced.patch_node("x", []),
+        lambda: fenced.patch("/api/v1/nodes/x", []),
         lambda: fenced.create("/api/v1/namespaces/default/events", {}),
         lambda: fenced.put_csr_approval({"metadata": {"name": "x"}}),
         lambda: fenced.delete("/api/v1/nodes/x"),

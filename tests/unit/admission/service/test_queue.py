@@ -66,7 +66,7 @@ def test_trouble_doubles_its_delay_and_no_change_cuts_it_short(queue: WorkQueue,
         clock.now += delay
     assert (queue.failures("bad"), queue.delayed()) == (3, 1)
     assert taken(queue) == ["bad"]
-    queue.forgive("bad")
+    queue.reset_backoff("bad")
     queue.add("bad")
     assert (taken(queue), queue.failures("bad"), queue.delayed()) == (["bad"], 0, 0)
 

@@ -65,13 +65,13 @@ def test_what_somebody_else_takes_away_is_put_back_and_told_once(api: FakeApi, f
         # The work of every day goes on, and is nobody else's.
         fleet.ask("gpu-2", hold=ASK)
         until("the other's hold", lambda: fleet.status("gpu-2")["state"] == "held" and not fleet.ready("gpu-2"))
-        told = [text for text in admitter.messages() if "somebody else" in text]
-        assert count("foreign_changes") == len(told) == 1
+        reported = [text for text in admitter.messages() if "somebody else" in text]
+        assert count("foreign_changes") == len(reported) == 1
         assert (
             "gpu-1: somebody else took away taint muster.dev/preflight:NoSchedule, taint muster.dev/quarantine"
-            in told[0]
+            in reported[0]
         )
-        assert f"and added label {READY_LABEL}=true, which the gate lets nobody but the admitter do" in told[0]
+        assert f"and added label {READY_LABEL}=true, which the gate lets nobody but the admitter do" in reported[0]
 
 
 def test_a_new_boot_shuts_the_node_until_its_own_pass(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
@@ -312,8 +312,8 @@ def test_health_and_metrics_are_served(api: FakeApi, fleet: Fleet, tmp_path: Pat
             # There before the first: an increase is seen between two samples alone.
             "muster_admitter_foreign_changes_total 0.0",
             *(
-                f'muster_admitter_brake_denials_total{{brake="{brake}"}} 0.0'
-                for brake in ("join", "gate", "expire", "test")
+                f'muster_admitter_brake_denials_total{{brake="{budget}"}} 0.0'
+                for budget in ("join", "gate", "expire", "test")
             ),
             'muster_admitter_evidence_verified_total{result="authentic"} 1.0',
             'muster_admitter_lists_total{resource="nodes"} 1.0',
@@ -327,7 +327,7 @@ def test_a_pod_that_holds_is_told_and_left_until_its_hold_is_gone(api: FakeApi, 
         metadata = {"namespace": "jobs", "name": name, "uid": f"uid-{name}", "annotations": annotations}
         api.put("pods", {"metadata": metadata, "spec": {"nodeName": "gpu-1"}, "status": {"phase": "Running"}})
 
-    def told() -> dict[str, str]:
+    def reported() -> dict[str, str]:
         events = [(event["involvedObject"], event["message"]) for event in api.objects.get("events", {}).values()]
         return {about["name"]: message for about, message in events if about["kind"] == "Pod"}
 
@@ -340,8 +340,8 @@ def test_a_pod_that_holds_is_told_and_left_until_its_hold_is_gone(api: FakeApi, 
         pod("train", **{NAMES.hold_until: "checkpoint"})
         fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL)
         until("the eviction", lambda: "jobs/free" not in api.objects["pods"])
-        until("both events", lambda: set(told()) == {"free", "train"})
-        assert "is left until its checkpoint, at most to" in told()["train"]
+        until("both events", lambda: set(reported()) == {"free", "train"})
+        assert "is left until its checkpoint, at most to" in reported()["train"]
         assert "jobs/train" in api.objects["pods"]
         assert NAMES.leave in api.nodes["gpu-1"]["metadata"]["annotations"]
         pod("train")

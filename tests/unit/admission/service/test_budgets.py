@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.admission.service.brakes import GRANTED, Brakes, Pace
+from gpu_burnin.admission.service.budgets import GRANTED, Budgets, Pace
 from gpu_burnin.admission.service.cache import Records
-from gpu_burnin.admission.view import Brake, Rules
+from gpu_burnin.admission.view import Budget, Rules
 from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.api.names import Names
 from gpu_burnin.system.clock import rfc3339
@@ -49,27 +49,27 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def brakes(records: Records, clock: Clock) -> Brakes:
-    return Brakes(records, 2.0, 0.2, 0.05, lambda fleet: 2, clock)
+def budgets(records: Records, clock: Clock) -> Budgets:
+    return Budgets(records, 2.0, 0.2, 0.05, lambda fleet: 2, clock)
 
 
-def granted(brakes: Brakes, brake: Brake, *names: str) -> list[bool]:
-    return [brakes.ask(brake, name) is GRANTED for name in names]
+def granted(budgets: Budgets, budget: Budget, *names: str) -> list[bool]:
+    return [budgets.ask(budget, name) is GRANTED for name in names]
 
 
-def test_a_fifth_of_the_fleet_and_no_more_is_kept_from_work(brakes: Brakes, records: Records) -> None:
+def test_a_fifth_of_the_fleet_and_no_more_is_kept_from_work(budgets: Budgets, records: Records) -> None:
     names = [f"n{number:02}" for number in range(6)]
-    assert granted(brakes, Brake.GATE, *names) == [True] * 4 + [False] * 2
+    assert granted(budgets, Budget.GATE, *names) == [True] * 4 + [False] * 2
     # Asking again takes no second place, and what the record shows takes the same one.
-    assert granted(brakes, Brake.GATE, names[0]) == [True]
+    assert granted(budgets, Budget.GATE, names[0]) == [True]
     for name in names[:4]:
         put(records, name, "suspect", accepted={"sequence": 1})
-        brakes.settled(name)
-    assert brakes.gated() == 4
-    refusal = brakes.ask(Brake.GATE, names[4])
+        budgets.settled(name)
+    assert budgets.gated() == 4
+    refusal = budgets.ask(Budget.GATE, names[4])
     assert "4 of 20 nodes" in refusal.why and refusal.after_s > 0
     put(records, names[0], "ready", accepted={"sequence": 1})
-    assert granted(brakes, Brake.GATE, names[4], names[5]) == [True, False]
+    assert granted(budgets, Budget.GATE, names[4], names[5]) == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -82,55 +82,55 @@ def test_a_fifth_of_the_fleet_and_no_more_is_kept_from_work(brakes: Brakes, reco
     ],
 )
 def test_boots_people_and_first_joins_take_no_place(
-    brakes: Brakes, records: Records, state: str, spec: dict[str, Any], status: dict[str, Any]
+    budgets: Budgets, records: Records, state: str, spec: dict[str, Any], status: dict[str, Any]
 ) -> None:
     for number in range(10):
         put(records, f"n{number:02}", state, spec, **status)
-    assert brakes.gated() == 0
-    assert granted(brakes, Brake.GATE, "n19") == [True]
+    assert budgets.gated() == 0
+    assert granted(budgets, Budget.GATE, "n19") == [True]
 
 
-def test_an_ask_that_is_over_frees_its_place_no_longer(brakes: Brakes, records: Records) -> None:
+def test_an_ask_that_is_over_frees_its_place_no_longer(budgets: Budgets, records: Records) -> None:
     over = {"hold": {"who": "x", "until": "2026-01-01T00:00:00Z"}}
     for number in range(4):
         put(records, f"n{number:02}", "quarantined", over, accepted=ACCEPTED)
-    assert brakes.gated() == 4 and granted(brakes, Brake.GATE, "n19") == [False]
+    assert budgets.gated() == 4 and granted(budgets, Budget.GATE, "n19") == [False]
 
 
-def test_old_evidence_has_a_smaller_share_within_the_larger(brakes: Brakes, records: Records) -> None:
-    assert granted(brakes, Brake.EXPIRE, "n00", "n01") == [True, False]
+def test_old_evidence_has_a_smaller_share_within_the_larger(budgets: Budgets, records: Records) -> None:
+    assert granted(budgets, Budget.EXPIRE, "n00", "n01") == [True, False]
     put(records, "n00", "expiring", accepted=ACCEPTED)
-    brakes.settled("n00")
-    assert granted(brakes, Brake.GATE, "n02", "n03", "n04", "n05") == [True, True, True, False]
-    brakes.settled("n00")
+    budgets.settled("n00")
+    assert granted(budgets, Budget.GATE, "n02", "n03", "n04", "n05") == [True, True, True, False]
+    budgets.settled("n00")
     put(records, "n00", "ready", accepted=ACCEPTED)
     put(records, "n06", "suspect", accepted=ACCEPTED)
-    assert granted(brakes, Brake.EXPIRE, "n01") == [False]
+    assert granted(budgets, Budget.EXPIRE, "n01") == [False]
 
 
 def test_a_small_fleet_may_lose_one(clock: Clock) -> None:
     records = Records(Names())
     for name in ("a", "b", "c"):
         put(records, name, "ready")
-    brakes = Brakes(records, 2.0, 0.2, 0.05, lambda fleet: 1, clock)
-    assert granted(brakes, Brake.GATE, "a", "b") == [True, False]
+    budgets = Budgets(records, 2.0, 0.2, 0.05, lambda fleet: 1, clock)
+    assert granted(budgets, Budget.GATE, "a", "b") == [True, False]
 
 
-def test_joins_have_each_their_own_moment(brakes: Brakes, clock: Clock) -> None:
+def test_joins_have_each_their_own_moment(budgets: Budgets, clock: Clock) -> None:
     names = [f"j{number}" for number in range(5)]
-    assert granted(brakes, Brake.JOIN, *names) == [True] + [False] * 4
-    waits = [brakes.ask(Brake.JOIN, name).after_s for name in names[1:]]
+    assert granted(budgets, Budget.JOIN, *names) == [True] + [False] * 4
+    waits = [budgets.ask(Budget.JOIN, name).after_s for name in names[1:]]
     assert waits == pytest.approx([0.5, 1.0, 1.5, 2.0])
-    brakes.settled(names[0])
+    budgets.settled(names[0])
     clock.now += 0.5
     # Who has leave and asks again, as after a look that was cut short, keeps it.
-    assert granted(brakes, Brake.JOIN, names[1], names[1], names[2]) == [True, True, False]
+    assert granted(budgets, Budget.JOIN, names[1], names[1], names[2]) == [True, True, False]
 
 
-def test_a_node_whose_writes_fail_takes_no_place_from_the_others(brakes: Brakes, clock: Clock) -> None:
+def test_a_node_whose_writes_fail_takes_no_place_from_the_others(budgets: Budgets, clock: Clock) -> None:
     for number in range(20):
-        assert granted(brakes, Brake.JOIN, f"n{number}") == [True]
-        brakes.broke_off(f"n{number}")
+        assert granted(budgets, Budget.JOIN, f"n{number}") == [True]
+        budgets.broke_off(f"n{number}")
         clock.now += 0.5
 
 
@@ -172,12 +172,12 @@ def test_no_second_has_more_joins_than_allowed(per_s: float, most: int, span_s: 
     assert asked < 8 * len(written)
 
 
-def test_tests_count_those_that_run(brakes: Brakes, records: Records) -> None:
+def test_tests_count_those_that_run(budgets: Budgets, records: Records) -> None:
     put(records, "n00", "testing", request={"id": "x"})
-    assert granted(brakes, Brake.TEST, "n01", "n02") == [True, False]
+    assert granted(budgets, Budget.TEST, "n01", "n02") == [True, False]
 
 
-def test_a_test_without_answer_takes_no_place_for_ever(brakes: Brakes, records: Records) -> None:
+def test_a_test_without_answer_takes_no_place_for_ever(budgets: Budgets, records: Records) -> None:
     """Its node is out until somebody looks at it: two such would end the tests of all others."""
     rules, now = Rules(), datetime.now(UTC)
     limit_s = rules.settle_s + LEVELS["quick"].total_s + rules.request_timeout_s
@@ -185,4 +185,4 @@ def test_a_test_without_answer_takes_no_place_for_ever(brakes: Brakes, records: 
         request = {"id": "r", "level": "quick", "since": rfc3339(now - timedelta(seconds=ago_s)), "why": "its turn"}
         put(records, name, "suspect", request=request)
     assert records.under_test() == {"n02"}
-    assert granted(brakes, Brake.TEST, "n03", "n04") == [True, False]
+    assert granted(budgets, Budget.TEST, "n03", "n04") == [True, False]

@@ -1,4 +1,4 @@
-"""One look at one node: what is known of it, what decide() makes of that, and the writes, the ledger first."""
+"""Reconciles one node: what is known of it, what decide() makes of that, and the writes, the ledger first."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gpu_burnin.admission.decide import decide, gated, withheld
 from gpu_burnin.admission.decide.patches import map_patch, version_test
 from gpu_burnin.admission.decide.watched import AGENT_SILENT
 from gpu_burnin.admission.schedule.pick import Choice
-from gpu_burnin.admission.service.brakes import GRANTED, Brakes
+from gpu_burnin.admission.service.budgets import GRANTED, Budgets
 from gpu_burnin.admission.service.cache import Nodes, Pods, Records
 from gpu_burnin.admission.service.evict import Evictor
 from gpu_burnin.admission.service.heartbeats import Heartbeats
-from gpu_burnin.admission.service.journal import Herald, Journal, node_reference
+from gpu_burnin.admission.service.journal import EventRecorder, Journal, node_reference
 from gpu_burnin.admission.service.marks import Marks
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.verify import Verifier
-from gpu_burnin.admission.view import Brake, Decision, Evidence, Heard, Patch, Rules, View
+from gpu_burnin.admission.view import Budget, Decision, Evidence, HeartbeatState, Patch, Rules, View
 from gpu_burnin.api.agent_note import AgentNote
 from gpu_burnin.api.names import KIND, LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.api.record import NodeAdmission, State, Status, parse, status_document
@@ -32,7 +32,7 @@ from gpu_burnin.system.canonical import canonical_json
 
 # A wait that is shorter is not worth a line in the record.
 SHORT_WAIT_S = 5.0
-# A brake that denies is told at most once in this time; the metric counts each.
+# A budget that denies is told at most once in this time; the metric counts each.
 ALARM_EVERY_S = 60.0
 _FENCED = "fenced"
 
@@ -46,8 +46,8 @@ class Stale(Exception):
 
 
 @dataclass
-class Keeper:
-    """Looks at nodes. Raises what the API client raises: a Conflict is a look in vain, to be done again."""
+class Reconciler:
+    """Reconciles nodes. Raises what the API client raises: after a Conflict it is done again."""
 
     api: KubeApi
     rules: Rules
@@ -56,28 +56,28 @@ class Keeper:
     pods: Pods
     heartbeats: Heartbeats
     verifier: Verifier
-    brakes: Brakes
+    budgets: Budgets
     evictor: Evictor
     journal: Journal
-    herald: Herald
+    recorder: EventRecorder
     metrics: Metrics
     calendar: Sequence[Window] = ()
     paused: Callable[[], str] = lambda: ""
     choices: dict[str, Choice] = field(default_factory=dict)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic
-    _alarmed: dict[Brake, float] = field(default_factory=dict)
+    _alarmed: dict[Budget, float] = field(default_factory=dict)
     _marks: Marks = field(init=False)
 
     def __post_init__(self) -> None:
         self._marks = Marks(self.rules.names)
 
-    def look(self, name: str) -> datetime | None:
+    def reconcile(self, name: str) -> datetime | None:
         """Decide on one node and carry it out; when to look again though nothing changes."""
         record, node, now = self.records.get(name), self.nodes.get(name), self.now()
         if record is None and node is None:
             self.verifier.forget(name)
-            self.brakes.settled(name)
+            self.budgets.settled(name)
             self._marks.forget(name)
             self.heartbeats.forget(name)
             return None
@@ -86,26 +86,26 @@ class Keeper:
         view = self.view(name, record, node, now)
         decision = decide(view, self.rules, now)
         self.metrics.add("decisions")
-        brake, wait_s = decision.needs, 0.0
-        if brake is not None:
-            leave = self.brakes.ask(brake, name)
-            if leave is not GRANTED:
-                self.metrics.add("brake_denials", {"brake": str(brake)})
-                wait_s = leave.after_s
+        budget, wait_s = decision.needs, 0.0
+        if budget is not None:
+            grant = self.budgets.ask(budget, name)
+            if grant is not GRANTED:
+                self.metrics.add("brake_denials", {"brake": str(budget)})
+                wait_s = grant.after_s
                 until = now + timedelta(seconds=wait_s)
                 if wait_s < SHORT_WAIT_S:
                     return until
-                decision = withheld(view, decision, leave.why, until, self.rules, now)
-                self._denied(brake, view, leave.why, decision)
+                decision = withheld(view, decision, grant.why, until, self.rules, now)
+                self._denied(budget, view, grant.why, decision)
         self._served(view, decision)
         try:
             changed_meanwhile = self._carry_out(view, decision)
         except BaseException:
-            self.brakes.broke_off(name)
+            self.budgets.broke_off(name)
             raise
         if not wait_s:
-            self.brakes.settled(name)
-            if brake is Brake.JOIN:
+            self.budgets.settled(name)
+            if budget is Budget.JOIN:
                 self.metrics.add("joins")
         wake_at = _earliest(
             decision.wake_at, self._evict(view, decision), calendar_changes_at(self.calendar, name, now)
@@ -123,7 +123,7 @@ class Keeper:
             node=node,
             evidence=self.verifier.evidence(record, node) if record is not None and node is not None else Evidence(),
             agent=agent,
-            heard=self._heard(record, node, agent) if record is not None and node is not None else None,
+            heartbeat=self._heartbeat(record, node, agent) if record is not None and node is not None else None,
             pods=self.pods.on(name) if known else (),
             calendar=windows(self.calendar, name, now),
             test=choice.level if choice else "",
@@ -131,12 +131,14 @@ class Keeper:
             paused=self.paused(),
         )
 
-    def _heard(self, record: NodeAdmission, node: Mapping[str, Any], agent: AgentNote | None) -> Heard | None:
+    def _heartbeat(
+        self, record: NodeAdmission, node: Mapping[str, Any], agent: AgentNote | None
+    ) -> HeartbeatState | None:
         if agent is not None and not agent.heartbeat:
             self.heartbeats.sends_none(record.name)
             return None
         awaited = gated(node, self.rules.names) or record.status.code == AGENT_SILENT
-        return self.heartbeats.heard(record.name, expected=agent is not None, awaited=awaited)
+        return self.heartbeats.heartbeat(record.name, expected=agent is not None, awaited=awaited)
 
     def _carry_out(self, view: View, decision: Decision) -> bool:
         """Whether Node or record was changed by others meanwhile."""
@@ -188,7 +190,7 @@ class Keeper:
             labels = {"from": str(change.before), "to": str(change.after), "code": change.code}
             self.metrics.add("transitions", labels)
             self.journal.transition(record.name, change)
-            self.herald.transition(record.name, change)
+            self.recorder.transition(record.name, change)
 
     def _write_node(self, name: str, patch: Patch, *, status: bool = False, last: bool = True) -> str:
         """The version that the Node has after the patch. `last`: no other of ours follows at once."""
@@ -246,13 +248,13 @@ class Keeper:
             "servers' audit logs who it was, and whether the gate holds (muster gate-probe)"
         )
         self.journal.say(message, node=name)
-        self.herald.alarm("default", node_reference(name), "MusterForeignChange", message)
+        self.recorder.alarm("default", node_reference(name), "MusterForeignChange", message)
 
     def _evict(self, view: View, decision: Decision) -> datetime | None:
         """Ask pods to leave, and tell those that hold; when to ask again those that could not."""
-        leave = decision.status.leave
-        why = leave.why if leave else decision.status.message
-        self.evictor.tell(view.name, decision.told, why)
+        grant = decision.status.leave
+        why = grant.why if grant else decision.status.message
+        self.evictor.tell(view.name, decision.pod_events, why)
         return self.evictor.ask(view.name, decision.evict, why)
 
     def _served(self, view: View, decision: Decision) -> None:
@@ -261,21 +263,21 @@ class Keeper:
         if before is not None and decision.status.request != before:
             self.choices.pop(view.name, None)
 
-    def _denied(self, brake: Brake, view: View, why: str, decision: Decision) -> None:
+    def _denied(self, budget: Budget, view: View, why: str, decision: Decision) -> None:
         name, now_s = view.name, self.monotonic_s()
         # Nodes that wait for their turn to join, or for a test, are no alarm, nor is one that a hold has closed.
-        quiet = brake in (Brake.JOIN, Brake.TEST) or decision.status.state is State.HELD
-        if quiet or now_s < self._alarmed.get(brake, -ALARM_EVERY_S) + ALARM_EVERY_S:
+        quiet = budget in (Budget.JOIN, Budget.TEST) or decision.status.state is State.HELD
+        if quiet or now_s < self._alarmed.get(budget, -ALARM_EVERY_S) + ALARM_EVERY_S:
             return
-        self._alarmed[brake] = now_s
+        self._alarmed[budget] = now_s
         message = f"{name} and maybe others {_kept_from(view, decision, why)}"
-        self.journal.say(message, brake=str(brake), node=name)
+        self.journal.say(message, budget=str(budget), node=name)
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE, "namespace": SYSTEM_NAMESPACE}
-        self.herald.alarm(SYSTEM_NAMESPACE, lease, "MusterBrake", message)
+        self.recorder.alarm(SYSTEM_NAMESPACE, lease, "MusterBrake", message)
 
 
 def _kept_from(view: View, decision: Decision, why: str) -> str:
-    """What a brake keeps from being done about a node, and what a person can do."""
+    """What a budget keeps from being done about a node, and what a person can do."""
     if view.record is None:
         return (
             f"work and have no NodeAdmission, so nobody says which machines they are: {why}; add them to the inventory "

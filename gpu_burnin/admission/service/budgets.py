@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpu_burnin.admission.service.cache import HELD_BACK, Records
-from gpu_burnin.admission.view import Brake
+from gpu_burnin.admission.view import Budget
 from gpu_burnin.api.record import State
 
 # How long a withheld decision waits before it asks again, when nothing says when there is room.
@@ -18,14 +18,14 @@ ASK_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True)
-class Leave:
+class Grant:
     """The answer: "" for yes, else why not (a sentence without the node) and after how many seconds to ask again."""
 
     why: str = ""
     after_s: float = 0.0
 
 
-GRANTED = Leave()
+GRANTED = Grant()
 
 
 class Pace:
@@ -79,8 +79,8 @@ class Pace:
 
 
 @dataclass
-class Brakes:
-    """Gives leave. A grant counts until the record shows it."""
+class Budgets:
+    """Grants. A grant counts until the record shows it."""
 
     fleet: Records
     joins_per_s: float
@@ -88,30 +88,30 @@ class Brakes:
     expire_share: float
     tests_at_once: Callable[[int], int]
     clock: Callable[[], float] = time.monotonic
-    _granted: dict[Brake, set[str]] = field(default_factory=lambda: {brake: set() for brake in Brake})
+    _granted: dict[Budget, set[str]] = field(default_factory=lambda: {budget: set() for budget in Budget})
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         """Nobody has joined yet."""
         self._joins = Pace(self.joins_per_s, self.clock)
 
-    def ask(self, brake: Brake, name: str) -> Leave:
+    def ask(self, budget: Budget, name: str) -> Grant:
         """Whether this node's decision may be carried out now."""
         with self._lock:
-            if brake is Brake.JOIN:
+            if budget is Budget.JOIN:
                 wait_s = self._joins.ask(name)
                 words = f"nodes are let in at {self.joins_per_s:g} a second, and others are before it"
-                return Leave(words, wait_s) if wait_s > 0 else GRANTED
-            if name in self._granted[brake]:
+                return Grant(words, wait_s) if wait_s > 0 else GRANTED
+            if name in self._granted[budget]:
                 return GRANTED
-            most, taken, words = self._room(brake, name)
+            most, taken, words = self._room(budget, name)
             if len(taken) >= most:
-                return Leave(f"{words}, {most} of {len(self.fleet)} nodes, is reached", ASK_AGAIN_S)
-            self._granted[brake].add(name)
+                return Grant(f"{words}, {most} of {len(self.fleet)} nodes, is reached", ASK_AGAIN_S)
+            self._granted[budget].add(name)
             return GRANTED
 
     def settled(self, name: str) -> None:
-        """The node's decision is written, or needs no leave any more: what was granted shows in its record now."""
+        """The node's decision is written, or needs no grant any more: what was granted shows in its record now."""
         with self._lock:
             self._joins.over(name)
             for names in self._granted.values():
@@ -126,16 +126,16 @@ class Brakes:
         """How many nodes the admitter keeps from work by itself."""
         return len(self.fleet.held_back(*HELD_BACK))
 
-    def _room(self, brake: Brake, name: str) -> tuple[int, set[str], str]:
+    def _room(self, budget: Budget, name: str) -> tuple[int, set[str], str]:
         """How many nodes there may be, those that there are (but for this one), and the limit in words."""
         fleet = len(self.fleet)
-        if brake is Brake.TEST:
-            taken = self.fleet.under_test() | self._granted[brake]
+        if budget is Budget.TEST:
+            taken = self.fleet.under_test() | self._granted[budget]
             return self.tests_at_once(fleet), taken - {name}, "the limit of tests at a time"
-        by_itself = self._granted[Brake.GATE] | self._granted[Brake.EXPIRE]
+        by_itself = self._granted[Budget.GATE] | self._granted[Budget.EXPIRE]
         gated, most = self.fleet.held_back(*HELD_BACK) | by_itself, _most(self.max_unready_share, fleet)
-        if brake is Brake.EXPIRE and len(gated - {name}) < most:
-            expired = self.fleet.held_back(State.EXPIRING) | self._granted[brake]
+        if budget is Budget.EXPIRE and len(gated - {name}) < most:
+            expired = self.fleet.held_back(State.EXPIRING) | self._granted[budget]
             words = "the share of nodes that are kept from work for old evidence"
             return _most(self.expire_share, fleet), expired - {name}, words
         return most, gated - {name}, "the share of nodes that the admitter keeps from work by itself"

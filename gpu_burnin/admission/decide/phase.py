@@ -15,7 +15,7 @@ ASKED_CODES = frozenset({"HELD_BY_PERSON", "QUARANTINED_BY_PERSON"})
 
 
 @dataclass(frozen=True)
-class Stand:
+class Phase:
     """A state with its reason. `who` is the person who asked for it, "" for nobody; `until` the end of the ask."""
 
     state: State
@@ -25,31 +25,31 @@ class Stand:
     until: str = ""
 
 
-def stand_of(name: str, spec: Spec, judged: Judged, now: datetime) -> Stand:
+def phase_of(name: str, spec: Spec, judged: Judged, now: datetime) -> Phase:
     """A repair comes first, since it is what is done about a fault; then the fault; then quarantine and hold.
 
-    A fault for which there is no leave yet (its `fault` is "") stands in the message of what a person asks meanwhile.
+    A fault for which there is no grant yet (its `fault` is "") stands in the message of what a person asks meanwhile.
     """
     repair, quarantine, hold = (active(ask, now) for ask in (spec.repair, spec.quarantine, spec.hold))
     if repair is not None:
         message = sentence(f"{name}: {asked('in repair', repair)}")
-        return Stand(State.REPAIRING, "REPAIRING", message, repair.who, repair.until)
+        return Phase(State.REPAIRING, "REPAIRING", message, repair.who, repair.until)
     if judged.fault:
-        return Stand(judged.state, judged.code, sentence(judged.message))
+        return Phase(judged.state, judged.code, sentence(judged.message))
     found = f"{brief(judged.message)}; " if judged.verdict is VerdictLabel.FAIL else f"{name}: "
     if quarantine is not None:
         message = sentence(f"{found}{asked('put in quarantine', quarantine)}")
-        return Stand(State.QUARANTINED, "QUARANTINED_BY_PERSON", message, quarantine.who, quarantine.until)
+        return Phase(State.QUARANTINED, "QUARANTINED_BY_PERSON", message, quarantine.who, quarantine.until)
     if hold is not None:
         message = sentence(f"{found}{asked('held', hold)}")
-        return Stand(State.HELD, "HELD_BY_PERSON", message, hold.who, hold.until)
-    return Stand(judged.state, judged.code, sentence(judged.message))
+        return Phase(State.HELD, "HELD_BY_PERSON", message, hold.who, hold.until)
+    return Phase(judged.state, judged.code, sentence(judged.message))
 
 
-def without_node(view: View, spec: Spec, status: Status, now: datetime) -> Stand:
+def without_node(view: View, spec: Spec, status: Status, now: datetime) -> Phase:
     """A node that kubelet has not registered: what was found faulty stays it until it is seen again."""
     message = f"{view.name}: no Node object: kubelet has not registered it"
     found = Judged(State.NEW, "NODE_ABSENT", message)
     if status.state is State.QUARANTINED and status.code != "QUARANTINED_BY_PERSON":
         found = Judged(State.QUARANTINED, status.code, status.message, fault=status.code)
-    return stand_of(view.name, spec, found, now)
+    return phase_of(view.name, spec, found, now)
