@@ -145,7 +145,7 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
                 found=prepared.found,
                 facts=seen.done.facts,
             )
-            with _told(judged):
+            with _verdict_shown(judged):
                 report = build.build(facts, observed, judged)
                 series = build_series(observed.results, seen.telemetry, started_s)
                 finished = Finished(
@@ -205,7 +205,7 @@ def _new_run(store: Store) -> Iterator[_Begun]:
 
 
 @contextlib.contextmanager
-def _told(judged: Judgement) -> Iterator[None]:
+def _verdict_shown(judged: Judgement) -> Iterator[None]:
     """The verdict is shown even when its report cannot be made, which is a fault of this program."""
     try:
         yield

@@ -45,7 +45,7 @@ def read_budgets(path: Path = FILE) -> Budgets:
     return Budgets(stages, reserved, float(read["all"]), 60 * float(read["cold_build_minutes"]), float(read["piece_s"]))
 
 
-def told(stage: str, used_s: float, budgets: Budgets, speed: float = 1.0) -> tuple[str, bool]:
+def compared(stage: str, used_s: float, budgets: Budgets, speed: float = 1.0) -> tuple[str, bool]:
     """How a stage stands to its budget, in words, and whether that is a failure.
 
     `speed`: of the processors while it ran, as SpeedMeter has it.

@@ -28,7 +28,7 @@ from typing import Protocol
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import write_atomic
 from tests.lab.cpu_group import CpuGroup, Used
-from tools.budgets import CACHES, Budgets, read_budgets, told
+from tools.budgets import CACHES, Budgets, compared, read_budgets
 from tools.cpu_speed import SpeedMeter
 from tools.molecule import OWN_HOSTS
 from tools.results import Cost, Counts, Result, read_junit, read_molecule, read_plain
@@ -182,7 +182,7 @@ def _follow(lane: Sequence[Stage], found: Found, runs: Runs) -> None:
 
 def _judge(found: Found, budgets: Budgets) -> Counts:
     """Take in which stages are over their budgets: each is one failure."""
-    judged = {stage: told(stage, took.used.all_s, budgets, took.speed) for stage, took in found.took.items()}
+    judged = {stage: compared(stage, took.used.all_s, budgets, took.speed) for stage, took in found.took.items()}
     over = {f"{stage}: budget": words for stage, (words, fails) in judged.items() if fails}
     found.failures |= over
     return Counts(0, len(over), 0)
@@ -224,7 +224,7 @@ def print_costs(took: Mapping[str, Cost], costs: Mapping[str, Cost], budgets: Bu
     """Print the same in a few lines."""
     print("== what the stages took")
     for name, cost in took.items():
-        stands = "" if budgets is None else f": {told(name, cost.used.all_s, budgets, cost.speed)[0]}"
+        stands = "" if budgets is None else f": {compared(name, cost.used.all_s, budgets, cost.speed)[0]}"
         print(f"{cost}  {name}{stands}")
     print("== the costliest")
     for name, cost in costliest(costs):

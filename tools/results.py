@@ -110,7 +110,7 @@ def read_molecule(rc: int, out: str) -> Result:
     passed = sum(how == "passed in" for _, how, *_ in each)
     failures = {}
     for role, tail in re.findall(r"^molecule: (\S+) FAILED after [^\n]*\n(.*?)(?=^molecule: |\Z)", out, re.M | re.S):
-        failures[role] = one_line(_said(tail)) if tail.startswith("fatal: ") else last_line(tail)
+        failures[role] = one_line(_failure(tail)) if tail.startswith("fatal: ") else last_line(tail)
     if rc and not failures:
         failures = {f"exit code {rc}": last_line(out)}
     costs = {role: Cost(float(s), Used(float(here), float(hosts))) for role, _, s, here, hosts in each}
@@ -122,7 +122,7 @@ def read_plain(rc: int, out: str) -> Result:
     return Result(Counts(0, 1, 0), {}, {f"exit code {rc}": last_line(out)}) if rc else Result(Counts(1, 0, 0))
 
 
-def _said(fatal: str) -> str:
+def _failure(fatal: str) -> str:
     """Of a failed task, as Ansible tells it: the host, and what the command said last, else the message, else all."""
     host, _, told = fatal.partition("\n")
     values = dict(re.findall(rf"^({_KEYS}):\s(.*?)(?=^(?:{_KEYS}):\s|\Z)", told, re.MULTILINE | re.DOTALL))

@@ -39,7 +39,7 @@ class Moved:
     """
 
     name: str
-    pod_events: str
+    difference: str
     was: str = ""
     spec: Spec | None = None
     urgent: bool = False
@@ -88,7 +88,7 @@ def compared(
     return Plan(since, taken_at, nodes=tuple(sorted(found, key=lambda one: not one.urgent)))
 
 
-def seen_of(record: NodeAdmission) -> tuple[str, int, str]:
+def highest_of(record: NodeAdmission) -> tuple[str, int, str]:
     """The pinned key, the highest sequence that was seen of it, and its report."""
     identity, status = record.spec.identity, record.status
     own = (0, "")
@@ -169,7 +169,7 @@ def _moved(before: NodeAdmission, then: NodeAdmission | None, new: str) -> Moved
     said, over = [new] if new else [_stands(before)], []
     if then is not None:
         said = [] if _stands(before) == _stands(then) else [f"{_stands(before)} would be {_stands(then)}"]
-        high, low = seen_of(before)[1], seen_of(then)[1]
+        high, low = highest_of(before)[1], highest_of(then)[1]
         said += [f"highest sequence {high} would be {low}, is carried over"] if high > low else []
         over = [(name, ask) for name in _ASKS if (ask := _ask(then, name)) is not None and _ask(before, name) is None]
     new_asks = _new_asks(before, then)
@@ -177,8 +177,8 @@ def _moved(before: NodeAdmission, then: NodeAdmission | None, new: str) -> Moved
     said += [f"the {name} of {ask.who} ({ask.why}) was over and stands again" for name, ask in over]
     owed = _owed(before, then)
     said += [owed] if owed else []
-    pod_events = "; ".join(said) or "its entry was newer"
-    return Moved(before.name, pod_events, was, _spec(before, then), bad or bool(new_asks or over or owed))
+    difference = "; ".join(said) or "its entry was newer"
+    return Moved(before.name, difference, was, _spec(before, then), bad or bool(new_asks or over or owed))
 
 
 def _stands(record: NodeAdmission) -> str:
@@ -202,7 +202,7 @@ def _spec(before: NodeAdmission, then: NodeAdmission | None) -> Spec:
 
     Nobody may ask in another's name. A repair is somebody's work that may have ended: a hold, which people can end.
     """
-    known = [seen_of(one) for one in (before, then) if one is not None]
+    known = [highest_of(one) for one in (before, then) if one is not None]
     # Of another key nothing counts; and an etcd that was built anew since knows less than the snapshot.
     _, sequence, report = max((one for one in known if one[0] == known[0][0]), key=lambda one: one[1])
     identity = replace(before.spec.identity, carried_sequence=sequence, carried_report_sha256=report)

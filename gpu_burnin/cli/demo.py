@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from gpu_burnin.cli import progress
-from gpu_burnin.cli.outcome import tell
+from gpu_burnin.cli.outcome import print_report
 from gpu_burnin.cli.terminal import width
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_skus
@@ -73,7 +73,7 @@ def demo(sick: bool, model: str, as_json: bool, opens: bool, out: Path) -> None:
     with _asking_for(node):
         outcome = run_burnin(options, partial(progress.display, lines=progress.brief), Interrupts(last=True))
     with readers_may_leave(f"the report of this {outcome.verdict}"):
-        tell(outcome, as_json)
+        print_report(outcome, as_json)
     told = [line for text in (*outcome.problems, *_after(outcome, sick)) for line in _wrapped(text)]
     click.echo("\n".join(told), err=True)
     page = outcome.run_dir / REPORT_HTML

@@ -76,7 +76,7 @@ def run(
     never a PASS.
     """
     from gpu_burnin.cli import progress
-    from gpu_burnin.cli.outcome import tell, tell_files
+    from gpu_burnin.cli.outcome import print_files, print_report
     from gpu_burnin.run import RunOptions, run_burnin
     from gpu_burnin.system import private_shm
     from gpu_burnin.system.interrupts import Interrupts
@@ -86,8 +86,8 @@ def run(
     outcome = run_burnin(options, progress.display, Interrupts(last=True))
     # The exit code is the verdict's, whoever reads along and whatever signal comes now.
     with readers_may_leave(f"the report of this {outcome.verdict}"):
-        tell(outcome, as_json)
-        tell_files(outcome)
+        print_report(outcome, as_json)
+        print_files(outcome)
     for problem in outcome.problems:
         click.echo(f"{NAME}: {problem}", err=True)
     sys.exit(outcome.exit_code)

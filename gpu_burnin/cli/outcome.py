@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gpu_burnin.run import Outcome
 
 
-def tell(outcome: Outcome, as_json: bool) -> None:
+def print_report(outcome: Outcome, as_json: bool) -> None:
     """The report on standard output."""
     from gpu_burnin.cli import terminal
     from gpu_burnin.report import model, outputs
@@ -23,7 +23,7 @@ def tell(outcome: Outcome, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def tell_files(outcome: Outcome) -> None:
+def print_files(outcome: Outcome) -> None:
     """Where the files of the run are, on standard error."""
     from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 

@@ -22,7 +22,7 @@ def repair() -> None:
 @host_options
 def look(config_path: Path | None, state_dir: Path | None) -> None:
     """Print as JSON what the ladder has to know before each rung."""
-    from gpu_burnin.node.repair.look import look as look_at
+    from gpu_burnin.node.repair.facts import look as look_at
 
     click.echo(json.dumps(to_json(look_at(host_config(config_path, state_dir)))))
 

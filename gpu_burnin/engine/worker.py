@@ -46,7 +46,7 @@ class Progress:
         self._last_s = -math.inf
         self._errors: JSON = 0
 
-    def tell(self, data: Mapping[str, JSON]) -> None:
+    def report(self, data: Mapping[str, JSON]) -> None:
         """Send, or leave out what comes too soon."""
         now, errors = self._clock(), data.get("errors", self._errors)
         soon = errors == self._errors and now - self._last_s < _PROGRESS_EVERY_S
@@ -109,7 +109,7 @@ class Worker:
             options=self._plan.options,
             inject=inject,
             selftest_full=self._plan.selftest_full,
-            progress=Progress(self._send).tell,
+            progress=Progress(self._send).report,
             exchange=self._exchange,
         )
 

@@ -49,7 +49,7 @@ def render(fleet: Fleet, place: Path) -> str:
         unread=_reason("", UNREADABLE, "", unread),
         most_reasons=_MOST_REASONS,
         link=lambda host: _link(host, place),
-        look=lambda verdict: "WARNING" if verdict == UNREADABLE else verdict,
+        badge_of=lambda verdict: "WARNING" if verdict == UNREADABLE else verdict,
         tested_at=tested_at,
         short_uuids=short_uuids,
         schema=SCHEMA,

@@ -96,8 +96,8 @@ def judge_floors(seen: Observations) -> Findings:
     notices: list[Notice] = []
     for result, measurement in _slow(seen.results):
         message = (
-            f"{measurement.name} is {_told(float(measurement.value), measurement.unit)}, under the floor of "
-            f"{_told(measurement.floor or 0.0, measurement.unit)} "
+            f"{measurement.name} is {_rate_text(float(measurement.value), measurement.unit)}, under the floor of "
+            f"{_rate_text(measurement.floor or 0.0, measurement.unit)} "
             f"({measurement.floor_confidence}: {measurement.floor_source})"
         )
         details: dict[str, JSON] = {
@@ -114,7 +114,7 @@ def judge_floors(seen: Observations) -> Findings:
     return Findings(tuple(reasons), tuple(notices))
 
 
-def _told(value: float, unit: str) -> str:
+def _rate_text(value: float, unit: str) -> str:
     """A rate as people say it: bytes per second in GB/s."""
     return f"{value / 1e9:.4g} GB/s" if unit == "B/s" else f"{value:.4g} {unit}"
 

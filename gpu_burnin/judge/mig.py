@@ -116,7 +116,7 @@ def _notes(gpus: list[Gpu], seen: Observations) -> Iterator[Notice]:
     for gpu, one in found.items():
         alike.setdefault(one, []).append(gpu)
     told = "; ".join(
-        f"of {'each of ' if len(same) > 1 else ''}{', '.join(gpu.short for gpu in same)} {_told(one, seen)}"
+        f"of {'each of ' if len(same) > 1 else ''}{', '.join(gpu.short for gpu in same)} {_reached_text(one, seen)}"
         for one, same in alike.items()
     )
     message = (
@@ -127,7 +127,7 @@ def _notes(gpus: list[Gpu], seen: Observations) -> Iterator[Notice]:
     yield Notice("MIG_REACH", CHECK, message, details=details)
 
 
-def _told(one: Reached, seen: Observations) -> str:
+def _reached_text(one: Reached, seen: Observations) -> str:
     """What was tested of a GPU, in words. On simulated hardware that is no memory of a GPU and no multiprocessor."""
     outside = f"{size(one.memory_outside_bytes)} of {size(one.memory_bytes)} of memory belong to no instance"
     if seen.simulated:

@@ -131,7 +131,7 @@ def _applied(
         details: dict[str, JSON] = {
             "observed": [_numbers(rule, values[rule.quantity]) for rule, _ in group],
             "phases": {
-                name: to_json(phase.seen(limits.get("power_limit_w"), limits.get("clock_sm_max_mhz")))
+                name: to_json(phase.result(limits.get("power_limit_w"), limits.get("clock_sm_max_mhz")))
                 for name, phase in seen.items()
             },
         }
@@ -196,7 +196,7 @@ def _with_power(
     limit_w, clock_mhz = limits.get("power_limit_w"), limits.get("clock_sm_max_mhz")
     place, of = rank or (None, None)
     power = PowerSeen(
-        phases={name: phase.seen(limit_w, clock_mhz) for name, phase in seen.items()},
+        phases={name: phase.result(limit_w, clock_mhz) for name, phase in seen.items()},
         clock_max_mhz=clock_mhz,
         temperature_rank=place,
         temperature_rank_of=of,

@@ -59,7 +59,7 @@ class Phase:
         """The longest time for which one of some bits was seen, in seconds."""
         return max((seconds for bit, seconds in self.bits.items() if bit & bits), default=0.0)
 
-    def seen(self, limit_w: float | None, clock_max_mhz: float | None) -> PhasePower:
+    def result(self, limit_w: float | None, clock_max_mhz: float | None) -> PhasePower:
         """For the report."""
         at_most = [mhz for mhz in self.clock_mhz if clock_max_mhz and mhz >= clock_max_mhz]
         return PhasePower(

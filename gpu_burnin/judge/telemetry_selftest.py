@@ -83,7 +83,7 @@ def _log_reasons(gpus: Sequence[Gpu], blamed: Gpu) -> Iterable[Reason]:
     if [event.monotonic_us for event in events] != [_KERNEL_US]:
         return ()
     log = KernelLogFindings("self-test", True, events=tuple(events))
-    return judge_xids(replace(_seen(gpus, {}), kernel_log=log)).reasons
+    return judge_xids(replace(_observations(gpus, {}), kernel_log=log)).reasons
 
 
 def _power_reasons(gpus: Sequence[Gpu], blamed: Gpu | None) -> Iterable[Reason]:
@@ -92,15 +92,15 @@ def _power_reasons(gpus: Sequence[Gpu], blamed: Gpu | None) -> Iterable[Reason]:
     made = PowerCoverage(waves=waves, mixed=mixed)
     results = tuple(CheckResult("power", gpu.uuid, Verdict.PASS, 1.0, coverage=made) for gpu in gpus)
     faulty = {} if blamed is None else {blamed.uuid: _brake(_healthy())}
-    return judge_power(replace(_seen(gpus, faulty), results=results)).reasons
+    return judge_power(replace(_observations(gpus, faulty), results=results)).reasons
 
 
 def _reasons(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]]) -> Iterable[Reason]:
     """What the judge says of a run whose samplers sent these messages, healthy ones where none are given."""
-    return judge_telemetry(_seen(gpus, faulty)).reasons
+    return judge_telemetry(_observations(gpus, faulty)).reasons
 
 
-def _seen(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]]) -> Observations:
+def _observations(gpus: Sequence[Gpu], faulty: dict[str, list[_Message]]) -> Observations:
     """A run without results and with a silent kernel log, whose samplers sent these messages."""
     return Observations(
         plan=make_plan("quick", backend="cpu", gpus=gpus, seed=0, selftest=False),

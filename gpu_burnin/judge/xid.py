@@ -82,7 +82,7 @@ def judge_xids(seen: Observations) -> Findings:
     lines = causes_followed((*seen.kernel_log.before, *seen.kernel_log.events))
     until = len(seen.kernel_log.before)
     log = replace(seen.kernel_log, before=lines[:until], events=lines[until:])
-    foreign, driver_told = _is_foreign(seen), not seen.opens_gate and _told_by_driver(seen)
+    foreign, driver_told = _is_foreign(seen), not seen.opens_gate and _driver_reports(seen)
     # What was there before the run must still be there after it, unless the log was cut.
     kept = _earlier(log.before, log.events)
     vanished = tuple(event for event in log.before if event not in kept)
@@ -103,7 +103,7 @@ def judge_xids(seen: Observations) -> Findings:
         else:
             reasons.append(make_reason("XID_GAP", CHECK, message, details={"gaps": gaps}))
     old = _earlier(logged := (*vanished, *log.events), log.before)
-    events = _told(_merged(logged, seen.telemetry.xids, old), seen, old)
+    events = _findings(_merged(logged, seen.telemetry.xids, old), seen, old)
     return Findings((*reasons, *events.reasons), (*notices, *events.notices))
 
 
@@ -134,7 +134,7 @@ def _is_foreign(seen: Observations) -> bool:
     return seen.no_real_gpu and not seen.kernel_log.simulated
 
 
-def _told_by_driver(seen: Observations) -> bool:
+def _driver_reports(seen: Observations) -> bool:
     """Whether NVML would have reported each XID of each GPU under test, from the begin of the run to its end."""
     alive = {source.gpu for source in seen.telemetry.sources if source.name == EVENTS and source.alive}
     return bool(seen.watched) and all(gpu.uuid in alive for gpu in seen.watched)
@@ -167,7 +167,7 @@ def _merged(
     return (*logged, *(event for key, event in more.items() if key not in have))
 
 
-def _told(events: Sequence[XidEvent], seen: Observations, old: Collection[XidEvent]) -> Findings:
+def _findings(events: Sequence[XidEvent], seen: Observations, old: Collection[XidEvent]) -> Findings:
     """The policy for events, of which `old` were there before the run."""
     table = seen.rules.xids
     uuids = {normal_bus_id(gpu.pci_bus_id): gpu.uuid for gpu in seen.gpus}

@@ -145,7 +145,7 @@ def scan(config: Config) -> Scan:
         kernel_log=kernel_log.source if kernel_log.alive else "",
         lost_messages=kernel_log.gaps,
         xids=_counted(kernel_log),
-        looked_at=_looked_at(state, kernel_log),
+        looked_at=_sources_read(state, kernel_log),
         unseen=(*unseen, *((no_history,) if no_history and kernel_log.events else ())),
     )
 
@@ -223,7 +223,7 @@ def _counted(log: KernelLogFindings) -> tuple[XidSeen, ...]:
     return tuple(XidSeen(*key, len(events), events[-1].text) for key, events in found.items())
 
 
-def _looked_at(state: StateCoverage | None, log: KernelLogFindings) -> tuple[str, ...]:
+def _sources_read(state: StateCoverage | None, log: KernelLogFindings) -> tuple[str, ...]:
     of_state = [*state.summary()] if state else []
     if state and state.pci_links_read:
         of_state.append(f"PCIe links of {count(state.pci_links_read, 'GPU')} by the kernel")

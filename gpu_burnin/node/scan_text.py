@@ -38,7 +38,7 @@ def render(found: Scan, width: int = STANDARD_WIDTH) -> str:
         _reasons(found, width),
         _warnings(found, width),
         _log(found, width),
-        _seen(found, width),
+        _source_lines(found, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -193,7 +193,7 @@ def _named(seen: XidSeen) -> str:
     return f"an {kind} that cannot be read" if seen.xid == UNREADABLE else f"{kind} {seen.xid}"
 
 
-def _seen(found: Scan, width: int) -> list[str]:
+def _source_lines(found: Scan, width: int) -> list[str]:
     lines = wrap(f"Looked at: {'; '.join(found.looked_at) or 'nothing'}.", width)
     for one in found.unseen:
         lines += wrap(f"Not seen: {one}.", width)

@@ -131,7 +131,7 @@ def read_status(config: Config, root: Path = Path("/")) -> Status:
         raise GpuBurninError(f"{config.node_name}: {store.root} cannot be read; run as root")
     problems: list[str] = []
 
-    def told(read: Callable[[], _T], otherwise: _T) -> _T:
+    def read_or(read: Callable[[], _T], otherwise: _T) -> _T:
         try:
             return read()
         except GpuBurninError as error:
@@ -144,13 +144,13 @@ def read_status(config: Config, root: Path = Path("/")) -> Status:
 
     return Status(
         node=config.node_name,
-        unit=told(own_unit, Unit(unit.UNIT, running=False)),
-        newest_run=told(lambda: _newest_run(store), None),
+        unit=read_or(own_unit, Unit(unit.UNIT, running=False)),
+        newest_run=read_or(lambda: _newest_run(store), None),
         evidence=_newest_evidence(store, config, root),
         gate=_gate(config, root),
         revoked=store.revoked(),
-        power_grant=told(lambda: power_grant.state(store.root / POWER_GRANT_DIR), power_grant.NO_REQUEST),
-        known_gpus=told(lambda: read_known(config.state_dir), ()),
+        power_grant=read_or(lambda: power_grant.state(store.root / POWER_GRANT_DIR), power_grant.NO_REQUEST),
+        known_gpus=read_or(lambda: read_known(config.state_dir), ()),
         maintenance=_upkeep(config, datetime.now(UTC)),
         problems=tuple(problems),
     )

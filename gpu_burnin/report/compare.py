@@ -330,7 +330,7 @@ def _section(heading: str, changes: list[Change], width: int) -> list[str]:
         if first.change is not None and all(abs(change.change or 0.0) <= _NOISE for change in group):
             small += len(group)
         else:
-            told.append(_told(group))
+            told.append(_describe(group))
     hidden = len(told) - _MAX_SHOWN
     lines = [line for text in told[:_MAX_SHOWN] for line in wrap(short_uuids(text), width, "  ", "    ")]
     lines += [f"  ... and {hidden} more: --json"] if hidden > 0 else []
@@ -352,7 +352,7 @@ def _grouped(changes: Iterable[Change]) -> list[list[Change]]:
     return list(groups.values())
 
 
-def _told(group: list[Change]) -> str:
+def _describe(group: list[Change]) -> str:
     """What a person reads of them."""
     first = group[0]
     on = list(dict.fromkeys(change.on for change in group))

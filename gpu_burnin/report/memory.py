@@ -128,7 +128,7 @@ def error_maps(report: Report) -> list[ErrorMap]:
             ErrorMap(
                 f"{check.name} on {name}",
                 found.shape_words if found else "",
-                _seen_by(found) if found else "",
+                _detectors(found) if found else "",
                 tuple((key_of(index), pattern) for index, pattern in enumerate(names) if pattern),
                 tuple((caption, svg) for caption, svg, _ in figures),
             )
@@ -136,7 +136,7 @@ def error_maps(report: Report) -> list[ErrorMap]:
     return maps
 
 
-def _seen_by(found: HbmCoverage) -> str:
+def _detectors(found: HbmCoverage) -> str:
     told = [f"{name} {count:,} times" for name, count in found.wrong_words_by_pattern.items() if count]
     return f"Came back wrong in {', '.join(told)}." if told else ""
 

@@ -80,7 +80,7 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Budget | None) -> D
         return _unprovisioned(view, rules, now)
     spec, before = view.record.spec, view.record.status
     evidence, calendar = examined(view, spec, before), windows(view, before, rules, now)
-    status = _maintenance_told(remembered(view, before, spec, evidence, now, rules), calendar, now)
+    status = _with_maintenance(remembered(view, before, spec, evidence, now, rules), calendar, now)
     if view.node is None:
         phase = without_node(view, spec, status, now)
         return Decision(_moved(status, phase, next_of(phase, None), now, accepted=status.accepted))
@@ -91,7 +91,7 @@ def _decide(view: View, rules: Rules, now: datetime, denied: Budget | None) -> D
         facts = replace(facts, status=confirmed(facts, test_request))
     facts = replace(
         facts,
-        status=_asked_done(facts, test_request),
+        status=_retest_done(facts, test_request),
         unanswered=test_request.unanswered,
         under_test=under_test,
         asked=test_request.request is not None,
@@ -144,7 +144,7 @@ def _carried_out(facts: Facts, judged: Judged, calendar: Windows, plan: Plan) ->
     )
 
 
-def _asked_done(facts: Facts, test_request: TestRequest) -> Status:
+def _retest_done(facts: Facts, test_request: TestRequest) -> Status:
     """The status that knows of a person's ask for a test that it was done."""
     ask, request = retest_asked(facts), facts.status.request
     if not test_request.answered or ask is None or request is None or request.why != why_asked(ask):
@@ -170,7 +170,7 @@ def _stay(view: View, spec: Spec, before: Status, rules: Rules, now: datetime) -
     """
     evidence = examined(view, spec, before)
     calendar = windows(view, before, rules, now)
-    status = _maintenance_told(remembered(view, before, spec, evidence, now, rules), calendar, now)
+    status = _with_maintenance(remembered(view, before, spec, evidence, now, rules), calendar, now)
     stays = view.node is None or (view.paused and not calendar.why)
     patch = maintenance_patch(view.node, calendar, rules.names) if view.node is not None and not stays else None
     return Decision(status, patch, wake_at=calendar.changes_at)
@@ -222,20 +222,20 @@ def _moved(
     newest = status.transitions[-1] if status.transitions else None
     if newest is not None and (newest.at, newest.after, newest.code) == (step.at, step.after, step.code):
         return moved  # the begin of a maintenance window, which is told already
-    return _told(moved, step)
+    return _with_transition(moved, step)
 
 
-def _told(status: Status, step: Transition) -> Status:
+def _with_transition(status: Status, step: Transition) -> Status:
     return replace(status, transitions=(*status.transitions, step)[-MOST_TRANSITIONS:])
 
 
-def _maintenance_told(status: Status, calendar: Windows, now: datetime) -> Status:
+def _with_maintenance(status: Status, calendar: Windows, now: datetime) -> Status:
     """The begin and the end of a window stand among the transitions, whatever state the node is in."""
     here = str(status.state)
     if calendar.why and not began(status):
-        return _told(status, Transition(stamp(now), here, here, BEGUN, calendar.why, ADMITTER_USER))
+        return _with_transition(status, Transition(stamp(now), here, here, BEGUN, calendar.why, ADMITTER_USER))
     if not calendar.why and not calendar.unknown and began(status):
-        return _told(status, Transition(stamp(now), here, here, OVER, "the window is over", ADMITTER_USER))
+        return _with_transition(status, Transition(stamp(now), here, here, OVER, "the window is over", ADMITTER_USER))
     return status
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from gpu_burnin.admission.decide.judge import Facts, Judged
 from gpu_burnin.admission.decide.maintenance import Windows
 from gpu_burnin.admission.decide.times import later, stamp, when
-from gpu_burnin.admission.decide.words import active, asked, sentence
+from gpu_burnin.admission.decide.words import active, ask_sentence, sentence
 from gpu_burnin.admission.drain import who_leaves
 from gpu_burnin.admission.view import Pod
 from gpu_burnin.api.evidence_codes import FATAL
@@ -37,7 +37,7 @@ def draining(facts: Facts, judged: Judged, calendar: Windows) -> Draining:
     if not judged.fault and quarantine is None:
         return Draining()
     code = judged.fault or "QUARANTINED_BY_PERSON"
-    why = judged.message if judged.fault or quarantine is None else asked("quarantine", quarantine)
+    why = judged.message if judged.fault or quarantine is None else ask_sentence("quarantine", quarantine)
     begun = facts.status.leave
     if begun is not None and when(begun.deadline) is None:
         begun = None

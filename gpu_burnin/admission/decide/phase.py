@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpu_burnin.admission.decide.judge import Judged, VerdictLabel
-from gpu_burnin.admission.decide.words import active, asked, brief, sentence
+from gpu_burnin.admission.decide.words import active, ask_sentence, brief, sentence
 from gpu_burnin.admission.view import View
 from gpu_burnin.api.record import Spec, State, Status
 
@@ -32,16 +32,16 @@ def phase_of(name: str, spec: Spec, judged: Judged, now: datetime) -> Phase:
     """
     repair, quarantine, hold = (active(ask, now) for ask in (spec.repair, spec.quarantine, spec.hold))
     if repair is not None:
-        message = sentence(f"{name}: {asked('in repair', repair)}")
+        message = sentence(f"{name}: {ask_sentence('in repair', repair)}")
         return Phase(State.REPAIRING, "REPAIRING", message, repair.who, repair.until)
     if judged.fault:
         return Phase(judged.state, judged.code, sentence(judged.message))
     found = f"{brief(judged.message)}; " if judged.verdict is VerdictLabel.FAIL else f"{name}: "
     if quarantine is not None:
-        message = sentence(f"{found}{asked('put in quarantine', quarantine)}")
+        message = sentence(f"{found}{ask_sentence('put in quarantine', quarantine)}")
         return Phase(State.QUARANTINED, "QUARANTINED_BY_PERSON", message, quarantine.who, quarantine.until)
     if hold is not None:
-        message = sentence(f"{found}{asked('held', hold)}")
+        message = sentence(f"{found}{ask_sentence('held', hold)}")
         return Phase(State.HELD, "HELD_BY_PERSON", message, hold.who, hold.until)
     return Phase(judged.state, judged.code, sentence(judged.message))
 

@@ -44,7 +44,7 @@ def remembered(view: View, status: Status, spec: Spec, evidence: Evidence, now: 
     if statement is not None and evidence.code is None:
         if statement.sequence > status.highest_sequence:
             status = replace(status, power_cycle=owed(status.power_cycle, evidence, now))
-        status = _seen(status, statement)
+        status = _with_highest(status, statement)
         allowed = spec.identity.allow_simulated or not statement.simulated
         status = replace(status, proofs=_proofs(status, statement, now, allowed))
     debt = status.power_cycle
@@ -122,7 +122,7 @@ def _machine(view: View) -> str:
     return machine_id(view.node) if view.node is not None else ""
 
 
-def _seen(status: Status, statement: Statement) -> Status:
+def _with_highest(status: Status, statement: Statement) -> Status:
     if statement.sequence <= status.highest_sequence:
         return status
     seen = replace(

@@ -53,7 +53,7 @@ def active(ask: Ask | None, now: datetime) -> Ask | None:
     return ask if until is None or now < until else None
 
 
-def asked(what: str, ask: Ask) -> str:
+def ask_sentence(what: str, ask: Ask) -> str:
     """What a person asks for, in a sentence."""
     until = f" until {ask.until}" if ask.until else ""
     return f"{what} by {ask.who}{until}: {ask.why}"

@@ -44,7 +44,7 @@ class Gate:
         return self.refused and self.loaded == self.expected
 
 
-def look(api: KubeApi, policies: Path) -> Gate:
+def probe(api: KubeApi, policies: Path) -> Gate:
     """Ask it. `policies` is the folder of role node_admission on this host. Raises NotAsked."""
     try:
         return Gate(_refused(api), _loaded(api.text("/metrics", "read its metrics")), expected_hash(policies))

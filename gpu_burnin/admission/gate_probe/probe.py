@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.gate_probe import numbers, state
-from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, leases, look
+from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, leases, probe
 from gpu_burnin.admission.gate_probe.audit import read_on
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.system.files import write_atomic
@@ -39,7 +39,7 @@ def once(place: Place, say: Callable[[str], None], now_s: float) -> int:
     try:
         api = KubeApi(place.kubeconfig, retries=0, timeout_s=_TIMEOUT_S)
         renewed = leases(api)
-        gate = look(api, place.policies)
+        gate = probe(api, place.policies)
         kept = replace(kept, gate_checked_s=now_s)
     except (NotAsked, ApiError) as error:
         problems += 1

@@ -91,19 +91,19 @@ class Feed:
     def put(self, item: Object) -> None:
         """See reflector.Sink."""
         self._unseen.discard(key_of(item))
-        self._tell(self._store.put(item, listed=self._listing))
+        self._notify(self._store.put(item, listed=self._listing))
 
     def drop(self, item: Object) -> None:
         """See reflector.Sink."""
-        self._tell(self._store.drop(key_of(item)))
+        self._notify(self._store.drop(key_of(item)))
 
     def end(self) -> None:
         """See reflector.Sink."""
         for key in self._unseen:
-            self._tell(self._store.drop(key))
+            self._notify(self._store.drop(key))
         self._unseen, self._listing = set(), False
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         if name:
             self._enqueue(name)
 

@@ -49,7 +49,7 @@ class Evictor:
                 again_at.append(again)
         return min(again_at, default=None)
 
-    def tell(self, node: str, pod_events: Sequence[tuple[Pod, str]], why: str) -> None:
+    def announce(self, node: str, pod_events: Sequence[tuple[Pod, str]], why: str) -> None:
         """Tell each of these pods once, in an event, what is in its sentence."""
         for pod, sentence in pod_events:
             if pod.uid not in self._told:

@@ -254,7 +254,7 @@ class Reconciler:
         """Ask pods to leave, and tell those that hold; when to ask again those that could not."""
         grant = decision.status.leave
         why = grant.why if grant else decision.status.message
-        self.evictor.tell(view.name, decision.pod_events, why)
+        self.evictor.announce(view.name, decision.pod_events, why)
         return self.evictor.ask(view.name, decision.evict, why)
 
     def _served(self, view: View, decision: Decision) -> None:

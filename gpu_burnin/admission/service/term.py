@@ -240,7 +240,7 @@ class Term:
         except (Conflict, Stale) as error:
             self._in_vain(name, "conflict", _PASSING_DELAY_S)
             if self.queue.failures(name) >= _FIGHT:
-                self._tell(
+                self._log_once(
                     name,
                     f"{name}: it kept changing while it was written ({error}); find out who else writes it "
                     "(kubectl get node -o yaml --show-managed-fields)",
@@ -250,14 +250,14 @@ class Term:
             passing = error.status in (0, 429) or error.status >= 500
             self._in_vain(name, "api", _PASSING_DELAY_S if passing else None)
             if not isinstance(error, NotFound):
-                self._tell(name, f"{name}: {error}")
+                self._log_once(name, f"{name}: {error}")
             self._refresh(name)
         except GpuBurninError as error:
             self._in_vain(name, "record", None)
-            self._tell(name, str(error))
+            self._log_once(name, str(error))
         except Exception as error:
             self._in_vain(name, "fault", None)
-            self._tell(name, f"{name}: a fault of muster itself ({error!r})", traceback=traceback.format_exc())
+            self._log_once(name, f"{name}: a fault of muster itself ({error!r})", traceback=traceback.format_exc())
         else:
             self.queue.reset_backoff(name)
             self._told.pop(name, None)
@@ -276,7 +276,7 @@ class Term:
         else:
             self.queue.fail(name, most_s)
 
-    def _tell(self, name: str, sentence: str, **more: object) -> None:
+    def _log_once(self, name: str, sentence: str, **more: object) -> None:
         """One line for each trouble of a node, until it went well once."""
         if self._told.get(name) != sentence.partition("(")[0]:
             self._told[name] = sentence.partition("(")[0]
@@ -295,7 +295,7 @@ class Term:
             return
         except Exception as error:
             # An object that cannot be taken in is its node's trouble, and not the worker's.
-            self._tell(name, f"{name}: a fault of muster itself ({error!r})", traceback=traceback.format_exc())
+            self._log_once(name, f"{name}: a fault of muster itself ({error!r})", traceback=traceback.format_exc())
 
     def _approve(self) -> None:
         while (name := self._csr_queue.get()) is not None:
@@ -306,7 +306,7 @@ class Term:
             except Exception as error:
                 # Whoever may ask for a certificate could else end the approval of all others.
                 self._csr_queue.fail(name)
-                self._tell(f"csr/{name}", f"certificate request {name}: {error!r}")
+                self._log_once(f"csr/{name}", f"certificate request {name}: {error!r}")
             else:
                 self._csr_queue.reset_backoff(name)
                 self._told.pop(f"csr/{name}", None)
@@ -316,9 +316,9 @@ class Term:
 
     def _pause_changed(self) -> None:
         if not self._over.is_set() and self.reflectors["pause"].synced.is_set():
-            self._tell_pause()
+            self._log_pause()
 
-    def _tell_pause(self) -> None:
+    def _log_pause(self) -> None:
         why, before = self.pause.why(), self._was_paused
         if why == before:
             return
@@ -328,7 +328,7 @@ class Term:
         )
         self._enqueue_all()
 
-    def tell_restored(self) -> None:
+    def announce_restore(self) -> None:
         """Say once that etcd was restored, as the entries do, and once that no node waits for its agent any more."""
         doubted = sum(one.code == LEDGER_RESTORED for _, one in self.records.all_summaries())
         if bool(doubted) != self._was_restored:
@@ -345,8 +345,8 @@ class Term:
         slices = self._slices()
         next_schedule_s = 0.0
         while not self._over.wait(TICK_S):
-            self._tell_pause()
-            self.tell_restored()
+            self._log_pause()
+            self.announce_restore()
             self.queue.add_all(next(slices))
             silent = self.heartbeats.listened(self.reflectors[HEARTBEAT_PLURAL].last_heard_s)
             self.queue.add_all(set(silent) - self._system)

@@ -83,10 +83,10 @@ def _inject(
     name = f"{fault.name} {unit.precision}{suffix}"
     if not clean.right:
         return hindered(ctx, "gemm", name, describe(ctx, unit, pairs[0], clean)[1])
-    return injected(ctx, "gemm", name, _seen(fault, broken), latency_s, batch.changed_bits)
+    return injected(ctx, "gemm", name, _detected(fault, broken), latency_s, batch.changed_bits)
 
 
-def _seen(fault: Fault, outcome: Outcome) -> bool:
+def _detected(fault: Fault, outcome: Outcome) -> bool:
     """Whether the detector that the fault is meant for saw it; INT32 has no NaN and no infinity."""
     meant = _MEANT.get(fault.name)
     if fault.name == "wrong_value":  # no counter of non-integers helps here

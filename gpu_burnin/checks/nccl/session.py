@@ -138,7 +138,7 @@ class Session:
     def _join(self, algorithm: str) -> None:
         offers = self._step("the start", lambda: self._port.offer(self._rank, self.ranks))
         listed = [offers[uuid] for uuid in self._members]
-        self._tell(f"connecting ({algorithm})")
+        self._report_phase(f"connecting ({algorithm})")
         limit_s = self._limit_s(_JOIN_S)
         self._step(
             f"making a communicator ({algorithm})", lambda: self._port.join(listed, self._rank, algorithm, limit_s)
@@ -148,7 +148,7 @@ class Session:
         """Each size once, as warm-up, then each size several times in a row. Every result is verified."""
         all_sizes = sizes(self.largest_bytes)
         what = f"{collective} ({algorithm})"
-        self._tell(what)
+        self._report_phase(what)
         # The very first one connects the ranks, so it says nothing of the time that one takes.
         warming = (all_sizes[0], *all_sizes)
         warm = self._step(what, lambda: [[*self._verified(self._make(collective, size))] for size in warming])
@@ -175,7 +175,7 @@ class Session:
     def _every_kind(self) -> None:
         """Each collective with each type, at a size in the middle."""
         middle = sizes(self.largest_bytes)[-2:][0]
-        self._tell("all types")
+        self._report_phase("all types")
         for kind in KINDS:
             self._all_collectives(kind, middle)
 
@@ -187,7 +187,7 @@ class Session:
         while self._time_left(end_s):
             kind, size = choices[turn % len(choices)]
             turn += 1
-            self._tell(f"all collectives, {kind}")
+            self._report_phase(f"all collectives, {kind}")
             self._all_collectives(kind, size)
 
     def _time_left(self, end_s: float) -> bool:
@@ -289,7 +289,7 @@ class Session:
             self._to_inject.discard("stale")
             self._port.forget(op)
 
-    def _tell(self, phase: str) -> None:
+    def _report_phase(self, phase: str) -> None:
         done = done_share(time.monotonic() - self._started, self._group.budget_s)
         self._ctx.progress({"phase": phase, "errors": self.tally.wrong, "done": done})
 

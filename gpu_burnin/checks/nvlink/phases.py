@@ -93,7 +93,7 @@ class Phases:
             reachable = self._reachable()
             if reachable:
                 rate = self._copy(direction, *reachable)
-                self._tell("all at once", rate)
+                self._report_phase("all at once", rate)
                 self.all_rate = rate if self.all_rate is None else min(rate, self.all_rate)
             self._group.barrier()
             self._verify(direction, "all at once")
@@ -129,7 +129,7 @@ class Phases:
                 continue
             faults = self._port.verify(uuid, transfer_key(self._ctx.seed, uuid, self._group.uuid, self._round))
             looked.append(uuid)
-            self.pairs[uuid] = self.pairs[uuid].looked_at(direction, wrong=bool(faults))
+            self.pairs[uuid] = self.pairs[uuid].with_verified(direction, wrong=bool(faults))
             self.verified_bytes += self._size_bytes
             room = MOST_ERRORS - len(self.errors)
             self.errors += [_error_entry(uuid, direction, phase, fault) for fault in faults[:room]]
@@ -153,7 +153,7 @@ class Phases:
         for uuid in self._reachable():
             rate = self._copy(direction, uuid)
             self.pairs[uuid] = self.pairs[uuid].timed(direction, rate)
-            self._tell("one pair at a time", rate)
+            self._report_phase("one pair at a time", rate)
 
     def _copy(self, direction: Direction, *uuids: str) -> float:
         """One copy with each of these GPUs at the same time: bytes per second."""
@@ -164,7 +164,7 @@ class Phases:
         self._to_verify.append((moved.seconds, uuids))
         return moved.bytes_per_s
 
-    def _tell(self, phase: str, rate: float) -> None:
+    def _report_phase(self, phase: str, rate: float) -> None:
         self._ctx.progress(
             {"phase": f"copies, {phase}", "rate": rate / 1e9, "rate_unit": "GB/s", "errors": len(self.errors)}
         )

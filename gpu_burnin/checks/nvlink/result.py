@@ -73,7 +73,7 @@ class Pair:
         best = max(rate, self.rate(direction) or 0.0)
         return replace(self, write_bytes_per_s=best) if direction == "write" else replace(self, read_bytes_per_s=best)
 
-    def looked_at(self, direction: CopyDirection, *, wrong: bool) -> Pair:
+    def with_verified(self, direction: CopyDirection, *, wrong: bool) -> Pair:
         """With one more transfer into this GPU that was verified."""
         checked = {**self.transfers_checked, direction: self.transfers_checked[direction] + 1}
         bad = {**self.transfers_wrong, direction: self.transfers_wrong[direction] + wrong}
@@ -194,15 +194,15 @@ class Matrix:
 
     def wrong(self, transfer: Transfer) -> int:
         """How often it brought wrong data."""
-        seen = self._seen_by(transfer)
+        seen = self._receiver_of(transfer)
         return seen.transfers_wrong.get(transfer[2], 0) if seen else 0
 
     def verified(self, transfer: Transfer) -> bool:
         """Whether it was looked at, and right each time."""
-        seen = self._seen_by(transfer)
+        seen = self._receiver_of(transfer)
         return seen is not None and not self.wrong(transfer) and seen.transfers_checked.get(transfer[2], 0) > 0
 
-    def _seen_by(self, transfer: Transfer) -> Pair | None:
+    def _receiver_of(self, transfer: Transfer) -> Pair | None:
         """The receiver sees what came in: of writes that is the other GPU."""
         copier, other, direction = transfer
         return self._pairs.get((copier, other) if direction == "read" else (other, copier))

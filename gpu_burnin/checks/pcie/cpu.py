@@ -22,7 +22,7 @@ from gpu_burnin.checks.pcie.port import (
     geometry,
 )
 from gpu_burnin.checks.pcie.result import PinnedMemory
-from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, looker, refused
+from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, refused, slot_comparer
 from gpu_burnin.device.port import Device, DeviceError
 from gpu_burnin.exact.operands import U64, stream_key
 
@@ -109,7 +109,7 @@ class CpuPcie:
         found = Verified()
         for way in self._ways.values():
             # What was sent is in the host's source: both are filled with the same words.
-            found += way.ledger.judge(looker(way.ring, self._way("h2d").source, self._words))
+            found += way.ledger.judge(slot_comparer(way.ring, self._way("h2d").source, self._words))
         return found
 
     def inject(self, fault: Kind, seed: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_burnin.checks.pcie.ledger import Flip, Ledger, Look, Looker, Steps
+from gpu_burnin.checks.pcie.ledger import Flip, Ledger, SlotComparer, SlotComparison, Steps
 from gpu_burnin.checks.pcie.numa import Place, near_device
 from gpu_burnin.checks.pcie.port import (
     POISON_BYTE,
@@ -31,7 +31,7 @@ from gpu_burnin.checks.pcie.port import (
     geometry,
 )
 from gpu_burnin.checks.pcie.result import PinnedMemory
-from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, looker, refused
+from gpu_burnin.checks.pcie.slots import fill_words, flip_bit, refused, slot_comparer
 from gpu_burnin.device.cuda import CudaDevice
 from gpu_burnin.device.cuda_errors import DeviceErrors, all_compared
 from gpu_burnin.device.cuda_source import THREADS, cuda_source
@@ -167,7 +167,7 @@ class CudaPcie:
         words = self._opened().size_bytes // WORD_BYTES
         with self._errors("verifying copies"):
             found = self._ledgers["h2d"].judge(self._device_looker(words))
-        return found + self._ledgers["d2h"].judge(looker(self._pinned[1].words, self._pinned[0].words, words))
+        return found + self._ledgers["d2h"].judge(slot_comparer(self._pinned[1].words, self._pinned[0].words, words))
 
     def inject(self, fault: Kind, seed: int) -> None:
         for ledger in self._ledgers.values():
@@ -225,9 +225,11 @@ class CudaPcie:
         word = self._device["ring"][at : at + 1]
         word.set(word.get() ^ np.uint64(flip.mask))
 
-    def _device_looker(self, words: int) -> Looker:
+    def _device_looker(self, words: int) -> SlotComparer:
         # The kernel counts all words in the time that it takes to find one: `brief` saves nothing.
-        def look(slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False) -> Look:
+        def look(
+            slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False
+        ) -> SlotComparison:
             held, out = self._device["ring"][slot * words : (slot + 1) * words], self._device["out"]
             out.set(np.array([0, MASK64, 0], dtype=np.uint64))
             old = _OLD_POISON if poison else _OLD_NONE if old_offset_bytes is None else _OLD_WORDS
@@ -244,7 +246,7 @@ class CudaPcie:
             )
             wrong, first, looked = (int(word) for word in out.get())
             all_compared("a copy", looked, words)
-            return Look(wrong, first, int(held[first : first + 1].get()[0])) if wrong else Look(0)
+            return SlotComparison(wrong, first, int(held[first : first + 1].get()[0])) if wrong else SlotComparison(0)
 
         return look
 

@@ -55,7 +55,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Look:
+class SlotComparison:
     """How many words of a slot are not what was asked for, with place and value of the first of them."""
 
     wrong_words: int
@@ -63,12 +63,12 @@ class Look:
     got: int = 0
 
 
-class Looker(Protocol):
+class SlotComparer(Protocol):
     """Reads a slot where it lies."""
 
     def __call__(
         self, slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False
-    ) -> Look:
+    ) -> SlotComparison:
         """Count the words of a slot that differ from the source's from `offset_bytes` on; with `old_offset_bytes`
         those that differ from the words from there on as well, with `poison` from POISON_WORD as well. `brief`: whether
         there are any is enough, in the least time."""
@@ -121,10 +121,10 @@ class Ledger:
         self.planted = (Planted(self.way, fault, spoiled.hit, offset_bytes, mask),)
         return spoiled
 
-    def judge(self, look: Looker) -> Verified:
+    def judge(self, look: SlotComparer) -> Verified:
         """Compare every slot that was written since the last call, and look into the first that are wrong."""
         slots, self._due = sorted(self._due), set()
-        found: dict[int, Look] = {}
+        found: dict[int, SlotComparison] = {}
         bad: list[int] = []
         for slot in slots:
             brief = self._located + len(bad) >= MOST_LOCATED
@@ -151,13 +151,13 @@ class Ledger:
         start = self._geometry.offset_bytes(copy) // WORD_BYTES + index
         return int(random_words(self._key, start, 1)[0])
 
-    def _entry(self, slot: int, seen: Look, kind: Kind, came_from: int | None) -> WrongCopy:
+    def _entry(self, slot: int, seen: SlotComparison, kind: Kind, came_from: int | None) -> WrongCopy:
         copy = self._copy(slot)
         expected = self._word(copy, seen.first_word)
         offset = seen.first_word * WORD_BYTES
         return WrongCopy(self.way, copy, kind, offset, expected, seen.got, seen.wrong_words, came_from)
 
-    def _explain(self, slot: int, found: dict[int, Look], look: Looker) -> tuple[Kind, int | None]:
+    def _explain(self, slot: int, found: dict[int, SlotComparison], look: SlotComparer) -> tuple[Kind, int | None]:
         seen, before = found[slot], self._before[slot]
         old = POISON_WORD if before is None else self._word(before, seen.first_word)
         if seen.got == old:
@@ -171,7 +171,7 @@ class Ledger:
                 return (Kind.REORDERED if own is not None and own.wrong_words else Kind.DUPLICATED), other
         return Kind.CORRUPTED, None
 
-    def _others(self, slot: int, seen: Look) -> Iterator[int]:
+    def _others(self, slot: int, seen: SlotComparison) -> Iterator[int]:
         """Copies in other slots whose word would be what was found first."""
         for other, copy in enumerate(self._held):
             if other != slot and copy is not None and self._word(copy, seen.first_word) == seen.got:

@@ -7,7 +7,7 @@ import resource
 
 import numpy as np
 
-from gpu_burnin.checks.pcie.ledger import Flip, Look, Looker
+from gpu_burnin.checks.pcie.ledger import Flip, SlotComparer, SlotComparison
 from gpu_burnin.checks.pcie.port import POISON_WORD, WORD_BYTES
 from gpu_burnin.exact.operands import U64, random_words
 
@@ -28,16 +28,18 @@ def flip_bit(ring: U64, slot_words: int, flip: Flip) -> None:
     ring[flip.slot * slot_words + flip.word] ^= np.uint64(flip.mask)
 
 
-def looker(ring: U64, source: U64, slot_words: int) -> Looker:
+def slot_comparer(ring: U64, source: U64, slot_words: int) -> SlotComparer:
     """Compares slots of `ring` with the words of `source`, which is filled by fill_words."""
 
-    def look(slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False) -> Look:
+    def look(
+        slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False
+    ) -> SlotComparison:
         wrong, first = 0, -1
         base, expected_at = slot * slot_words, offset_bytes // WORD_BYTES
         if _same(ring[base : base + slot_words], source[expected_at : expected_at + slot_words]):
-            return Look(0)
+            return SlotComparison(0)
         if brief:
-            return Look(1)
+            return SlotComparison(1)
         for start in range(0, slot_words, _CHUNK_WORDS):
             end = min(start + _CHUNK_WORDS, slot_words)
             got = ring[base + start : base + end]
@@ -53,7 +55,7 @@ def looker(ring: U64, source: U64, slot_words: int) -> Looker:
             if count and first < 0:
                 first = start + int(np.argmax(bad))
             wrong += count
-        return Look(wrong, first, int(ring[base + first])) if wrong else Look(0)
+        return SlotComparison(wrong, first, int(ring[base + first])) if wrong else SlotComparison(0)
 
     return look
 

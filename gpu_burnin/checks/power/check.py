@@ -110,7 +110,7 @@ class Check:
             results = [hindered(ctx, self.name, "all", real) for _, real in _early(load)]
             for fault, edge in injections:
                 if not any(result.real for result in results):  # a load that is wrong by itself proves no detector
-                    results.append(_seen(ctx, load, fault, edge))
+                    results.append(_selftest_result(ctx, load, fault, edge))
         return (*results, _transfer_seen(ctx))
 
 
@@ -128,7 +128,7 @@ def _early(load: Load) -> list[tuple[list[dict[str, JSON]], Reason]]:
     return [load.reason(one, "while the load was measured", {"phase": "start"}) for one in wrong]
 
 
-def _seen(ctx: CheckContext, load: Load, fault: str, edge: str) -> SelftestResult:
+def _selftest_result(ctx: CheckContext, load: Load, fault: str, edge: str) -> SelftestResult:
     """One fault in a burst that follows one without: where that is wrong, the fault is real."""
     name = f"{fault} {edge}"
     if wrong := load.burst(_SELFTEST_PRODUCTS).wrong:

@@ -55,7 +55,7 @@ def ask(
     place = options.get("wave_dir")
     directory = Path(str(place)) if place else None
     if mode == ALWAYS:
-        return _tell(group, directory, waves_s)
+        return _announce(group, directory, waves_s)
     if mode != GRANTED or directory is None:
         return Grant(False, "nobody asked for them (--waves never, or power_waves: never in the configuration)")
     return _wait(group, directory, float(str(options.get("wave_wait_s", 0.0))), waves_s, tell)
@@ -71,7 +71,7 @@ def over(group: Group, grant: Grant) -> Grant:
         return replace(grant, why=str(error))
 
 
-def _tell(group: Group, directory: Path | None, waves_s: float) -> Grant:
+def _announce(group: Group, directory: Path | None, waves_s: float) -> Grant:
     """No grant is needed; an observer learns that waves are under way."""
     if directory is None:
         return Grant(True, None)
@@ -95,7 +95,7 @@ def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, tell: Te
             began_s = time.monotonic()
             try:
                 request = request or power_grant.ask(directory, wait_s, waves_s)
-                said = _look(directory, request, until_s)
+                said = _poll(directory, request, until_s)
             except GpuBurninError as error:
                 said = {"answer": _NO, "why": str(error)}
             waited_s = time.monotonic() - began_s
@@ -109,7 +109,7 @@ def _wait(group: Group, directory: Path, wait_s: float, waves_s: float, tell: Te
         return Grant(True, None, directory, _request(answer), looked_s)
 
 
-def _look(directory: Path, request: power_grant.Request, until_s: float) -> JSON:
+def _poll(directory: Path, request: power_grant.Request, until_s: float) -> JSON:
     """Look for the grant for a while: yes, no when the time is over, else wait."""
     tell_s = min(until_s, time.monotonic() + _TELL_S)
     while not power_grant.granted(directory, request):

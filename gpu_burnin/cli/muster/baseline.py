@@ -21,8 +21,8 @@ from gpu_burnin.system.quantities import count
 from gpu_burnin.system.streams import readers_may_leave
 
 if TYPE_CHECKING:
-    from gpu_burnin.fleet.baseline.ask import Wish
-    from gpu_burnin.fleet.baseline.told import Baseline
+    from gpu_burnin.fleet.baseline.ask import RetestAsk
+    from gpu_burnin.fleet.baseline.comparison import Baseline
 
 
 @click.command()
@@ -61,66 +61,66 @@ def baseline(
     hardware does not count. Without --retest the cluster is not asked. Exit codes: 0 none is outside, 1 some are,
     2 usage error or a node that could not be asked, 3 too few to say.
     """
-    from gpu_burnin.fleet.baseline import text, told
+    from gpu_burnin.fleet.baseline import comparison, text
 
     goes_with("yes", "--retest", retests_)
     goes_with("most", "--retest", retests_)
     place = state or state_beside(kubeconfig.expanduser())
     if place is None:
         raise click.UsageError("give the inventory's fleet_state_dir with --state")
-    found = told.look(place, datetime.now(UTC), peers)
-    wishes = _wishes(found, most, kubeconfig, domain) if retests_ else []
-    failed = _asked(wishes, kubeconfig, domain) if yes else {}
+    found = comparison.compare(place, datetime.now(UTC), peers)
+    asks = _asks(found, most, kubeconfig, domain) if retests_ else []
+    failed = _request_tests(asks, kubeconfig, domain) if yes else {}
     with readers_may_leave("the baseline", "muster"):
         if as_json:
             document = found.to_json()
             if retests_:
-                document["retest"] = [asdict(wish) | {"failed": failed.get(wish.node)} for wish in wishes]
+                document["retest"] = [asdict(one) | {"failed": failed.get(one.node)} for one in asks]
                 document["retest_asked"] = yes
             click.echo(json.dumps(document, indent=1, ensure_ascii=False))
         else:
             terminal.show(text.render(found, terminal.width()))
             if retests_:
-                _tell(wishes, failed, done=yes)
+                _print(asks, failed, done=yes)
     sys.exit(2 if any(failed.values()) else found.exit_code)
 
 
-def _wishes(found: Baseline, most: int, kubeconfig: Path, domain: str) -> list[Wish]:
+def _asks(found: Baseline, most: int, kubeconfig: Path, domain: str) -> list[RetestAsk]:
     from gpu_burnin.fleet.baseline import ask
     from gpu_burnin.fleet.cluster import retests
 
     admissions, problems = retests.read(connect(kubeconfig), Names(domain))
     for problem in problems:
         click.echo(problem, err=True)
-    return ask.wishes(found.by_host, admissions, datetime.now(UTC), most)
+    return ask.asks_of(found.by_host, admissions, datetime.now(UTC), most)
 
 
-def _asked(wishes: list[Wish], kubeconfig: Path, domain: str) -> dict[str, str]:
+def _request_tests(wanted: list[RetestAsk], kubeconfig: Path, domain: str) -> dict[str, str]:
     """Ask the nodes that may be asked; for each why it could not be, "" where it was."""
     from gpu_burnin.api.record import Ask
     from gpu_burnin.fleet.cluster import asks
 
-    wanted = [wish for wish in wishes if not wish.not_asked]
+    wanted = [one for one in wanted if not one.not_asked]
     if not wanted:
         return {}
     api = connect(kubeconfig)
     who, since = asks.user(api), rfc3339_s(datetime.now(UTC))
     return {
         answer.node: answer.failed
-        for wish in wanted
-        for answer in asks.ask_all(api, Names(domain), [wish.node], asks.Verb.RETEST, Ask(who, wish.why, since))
+        for one in wanted
+        for answer in asks.ask_all(api, Names(domain), [one.node], asks.Verb.RETEST, Ask(who, one.why, since))
     }
 
 
-def _tell(wishes: list[Wish], failed: dict[str, str], *, done: bool) -> None:
+def _print(asks: list[RetestAsk], failed: dict[str, str], *, done: bool) -> None:
     click.echo()
-    for wish in wishes:
-        if wish.not_asked:
-            click.echo(f"{wish.node}: not asked: {wish.not_asked}")
-        elif why := failed.get(wish.node):
-            click.echo(f"muster: {wish.node}: {why}", err=True)
+    for one in asks:
+        if one.not_asked:
+            click.echo(f"{one.node}: not asked: {one.not_asked}")
+        elif why := failed.get(one.node):
+            click.echo(f"muster: {one.node}: {why}", err=True)
         else:
-            click.echo(f"{wish.node}: {'asked for a test' if done else 'would be asked for a test'}: {wish.why}")
+            click.echo(f"{one.node}: {'asked for a test' if done else 'would be asked for a test'}: {one.why}")
     if not done:
-        number = sum(not wish.not_asked for wish in wishes)
+        number = sum(not one.not_asked for one in asks)
         click.echo(f"Nothing was asked. With --yes {count(number, 'node')} would be.")

@@ -189,7 +189,7 @@ def _ask(
         for one in asks.ask_all(api, names, nodes, asks.Verb(verb), ask):
             done[one.node] = one
             if not as_json:
-                _tell(one)
+                _print(one)
         waited = [one for one in done.values() if one.coming and wait_s]
         for one in followed.wait_for(api, names, waited, asks.Verb(verb), ask, wait_s):
             done[one.node] = one
@@ -202,7 +202,7 @@ def _ask(
     sys.exit(EXIT_PASS if all(done[one.node].done for one in waited) else EXIT_INCONCLUSIVE)
 
 
-def _tell(one: Asked) -> None:
+def _print(one: Asked) -> None:
     if one.failed:
         click.echo(f"muster: {one.node}: {one.failed}", err=True)
     else:

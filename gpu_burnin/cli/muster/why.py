@@ -70,7 +70,7 @@ def why(
 
     now = datetime.now(UTC)
     files = story.Files(state or state_beside(kubeconfig.expanduser()), audits)
-    told = story.tell(connect(kubeconfig), Names(domain), subject, files, now - timedelta(seconds=since_s), now)
+    told = story.story_of(connect(kubeconfig), Names(domain), subject, files, now - timedelta(seconds=since_s), now)
     with readers_may_leave("the time line", "muster"):
         if as_json:
             click.echo(json.dumps(told.to_json(), indent=1, ensure_ascii=False))

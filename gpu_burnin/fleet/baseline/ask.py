@@ -9,14 +9,14 @@ from datetime import datetime
 from gpu_burnin.admission.decide.words import active
 from gpu_burnin.api.record import NodeAdmission, State
 from gpu_burnin.fleet.baseline import MOST_ASKED
+from gpu_burnin.fleet.baseline.comparison import DRIFTS, SLOWER, Outside
 from gpu_burnin.fleet.baseline.text import sentence
-from gpu_burnin.fleet.baseline.told import DRIFTS, SLOWER, Outside
 
 _MOST_WHY = 300
 
 
 @dataclass(frozen=True)
-class Wish:
+class RetestAsk:
     """A node that lies outside: `why` is what its ask says, `not_asked` why it gets none, "" where it may."""
 
     host: str
@@ -25,12 +25,12 @@ class Wish:
     not_asked: str = ""
 
 
-def wishes(
+def asks_of(
     outside: Mapping[str, tuple[Outside, ...]],
     admissions: Iterable[NodeAdmission],
     now: datetime,
     most: int = MOST_ASKED,
-) -> list[Wish]:
+) -> list[RetestAsk]:
     """What is asked of each host, those first that lost most. Pure.
 
     `most` holds for all asks of this kind that wait for their test, those of earlier calls too. A node that has been
@@ -48,7 +48,7 @@ def wishes(
         if not not_asked:
             not_asked = "" if free > 0 else f"{most} such tests at a time (--most)"
             free -= 1
-        found.append(Wish(host, first.node, why[:_MOST_WHY], not_asked))
+        found.append(RetestAsk(host, first.node, why[:_MOST_WHY], not_asked))
     return found
 
 

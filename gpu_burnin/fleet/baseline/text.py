@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterable
 
 from gpu_burnin.fleet.baseline import FALSE_NAMES
+from gpu_burnin.fleet.baseline.comparison import DRIFTS, Baseline, Outside
 from gpu_burnin.fleet.baseline.judge import ALL_GPUS, Cell
 from gpu_burnin.fleet.baseline.points import Setting
-from gpu_burnin.fleet.baseline.told import DRIFTS, Baseline, Outside
 from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table, wrap
 from gpu_burnin.system.quantities import count, rate
 

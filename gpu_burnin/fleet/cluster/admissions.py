@@ -28,9 +28,9 @@ from gpu_burnin.fleet.cluster.rows import (
     Seen,
     names_of,
     placed,
+    placement_of,
     rejected,
     row,
-    seen_of,
     unlisted,
 )
 from gpu_burnin.system.clock import parse_rfc3339
@@ -147,7 +147,7 @@ def leader_of(lease: Mapping[str, Any] | None, now: datetime) -> Leader:
 def read(api: KubeApi, names: Names, now: datetime, reports: Path | None = None) -> Snapshot:
     """The fleet as the API server has it; `reports` are the controller's, of nodes that never came. Raises ApiError."""
     rows = (row(item, now) for item in api.items(admissions_path(names), _LIST))
-    return _snapshot(api, rows, _seen(api, names), now, reports)
+    return _snapshot(api, rows, _placements(api, names), now, reports)
 
 
 def followed(
@@ -163,7 +163,7 @@ def followed(
     The Nodes, which are many times larger, are read again once in a while.
     """
     path, shown = admissions_path(names), None
-    nodes, read_s = _seen(api, names), clock()
+    nodes, read_s = _placements(api, names), clock()
     while True:
         rows: dict[str, Row] = {}
         version = ""
@@ -173,10 +173,10 @@ def followed(
         try:
             while True:
                 if clock() - read_s > _NODES_EVERY_S:
-                    nodes, read_s = _seen(api, names), clock()
+                    nodes, read_s = _placements(api, names), clock()
                 fleet = _snapshot(api, rows.values(), nodes, now(), reports)
-                if _telling(fleet) != shown:
-                    shown = _telling(fleet)
+                if _news(fleet) != shown:
+                    shown = _news(fleet)
                     yield fleet
                 changed = set()
                 for kind, item in api.watch(path, version, round_s, "watch the NodeAdmissions"):
@@ -188,7 +188,9 @@ def followed(
                         rows[one.name] = one
                         changed.add(one.name)
                 if len(changed) <= ONE_BY_ONE:
-                    nodes |= {name: seen_of(node, names) for name in changed if (node := api.node(name)) is not None}
+                    nodes |= {
+                        name: placement_of(node, names) for name in changed if (node := api.node(name)) is not None
+                    }
                 else:
                     read_s = -math.inf
         except Gone:
@@ -205,9 +207,9 @@ def standing_pause(api: KubeApi, now: datetime) -> Mapping[str, str] | None:
     return {str(key): str(value) for key, value in (item.get("data") or {}).items()} if switch.why() else None
 
 
-def _seen(api: KubeApi, names: Names) -> dict[str, Seen]:
+def _placements(api: KubeApi, names: Names) -> dict[str, Seen]:
     """Of each Node what tells whether pods are placed on it: little of much, a page at a time."""
-    return {str(node["metadata"]["name"]): seen_of(node, names) for node in api.items(NODES, "list the nodes")}
+    return {str(node["metadata"]["name"]): placement_of(node, names) for node in api.items(NODES, "list the nodes")}
 
 
 def _brake(api: KubeApi, rows: Sequence[Row], nodes: Mapping[str, Seen], now: datetime) -> str:
@@ -244,7 +246,7 @@ def _never_came(found: Row, reports: Path | None) -> Row:
     return found if told is None else rejected(found, *told)
 
 
-def _telling(fleet: Snapshot) -> object:
+def _news(fleet: Snapshot) -> object:
     """What of it is news: not that time goes by."""
     return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause, fleet.brake
 

@@ -111,7 +111,7 @@ def _stands(ask: Mapping[str, Any] | None, now: datetime) -> bool:
     return bool(ask) and (until is None or now < until)
 
 
-def seen_of(node: Node, names: Names) -> Seen:
+def placement_of(node: Node, names: Names) -> Seen:
     """What a Node says."""
     ready = condition(node, "Ready") or {}
     return Seen(

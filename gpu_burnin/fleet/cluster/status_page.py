@@ -31,7 +31,7 @@ def render(fleet: Snapshot, numbers: Numbers, docs: str = "") -> str:
         worst=worst(fleet, numbers),
         numbers=numbers,
         alerts=_grouped(numbers),
-        alert_look=alert_look,
+        alert_badge=alert_badge,
         runbook=lambda alert: runbook(alert, docs),
         places=status_map.places(fleet.rows, numbers.hosts),
         legend=status_map.legend(fleet.rows),
@@ -56,7 +56,7 @@ def render(fleet: Snapshot, numbers: Numbers, docs: str = "") -> str:
         unheard=[row for row in fleet.waiting if row.state == State.NEW],
         unheard_title=UNHEARD.replace("`", ""),
         ready=[row for row in fleet.rows if row.state == State.READY],
-        look=look,
+        badge_of=badge_of,
         short_uuids=short_uuids,
         schema=SCHEMA,
         version=__version__,
@@ -65,14 +65,14 @@ def render(fleet: Snapshot, numbers: Numbers, docs: str = "") -> str:
 
 def worst(fleet: Snapshot, numbers: Numbers) -> str:
     """The verdict of the whole: an alert, nobody who leads, and numbers that were asked for and are missing count."""
-    found = [look(state) for state in fleet.states] or [look(State.NEW)]
-    found += [alert_look(alert) for alert in numbers.active]
+    found = [badge_of(state) for state in fleet.states] or [badge_of(State.NEW)]
+    found += [alert_badge(alert) for alert in numbers.active]
     if not fleet.leader.alive or fleet.brake or fleet.pause is not None or (numbers.source and numbers.problems):
         found.append("WARNING")
     return min(found, key=("FAIL", "WARNING", "INCONCLUSIVE", "PASS").index)
 
 
-def alert_look(alert: Alert) -> str:
+def alert_badge(alert: Alert) -> str:
     """The verdict whose colour and sign an alert has."""
     return "FAIL" if alert.severity in ("page", "critical") else "WARNING"
 
@@ -93,7 +93,7 @@ def _grouped(numbers: Numbers) -> list[tuple[list[Alert], int]]:
     return [(of[:_MOST_ALIKE], len(of[_MOST_ALIKE:])) for of in by_name.values()]
 
 
-def look(state: str) -> str:
+def badge_of(state: str) -> str:
     """The verdict whose colour and sign a state has."""
     if state == State.READY:
         return "PASS"

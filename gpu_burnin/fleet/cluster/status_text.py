@@ -6,7 +6,7 @@ from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
 from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.admissions import Snapshot
 from gpu_burnin.fleet.cluster.rows import NEEDS_PERSON, Row, names_of
-from gpu_burnin.fleet.cluster.times import ago, told
+from gpu_burnin.fleet.cluster.times import ago, to_the_minute
 from gpu_burnin.fleet.monitoring.numbers import Numbers
 from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table_with_text, wrap
 
@@ -83,7 +83,7 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
         )
     oldest = fleet.oldest_proof
     if oldest is not None:
-        found.append(f"oldest proof of a ready node: {oldest.name}, {told(oldest.proven) or 'none'}")
+        found.append(f"oldest proof of a ready node: {oldest.name}, {to_the_minute(oldest.proven) or 'none'}")
     return tuple(found)
 
 
@@ -102,7 +102,9 @@ def _alerts(numbers: Numbers, width: int) -> list[str]:
     active = numbers.active
     lines.append(f"{len(active):,} alert{'s' * (len(active) != 1)} by {numbers.source}{':' if active else ''}")
     if active:
-        rows = [(alert.severity, told(alert.since), alert.name, alert.summary) for alert in active[:_MOST_ALERTS]]
+        rows = [
+            (alert.severity, to_the_minute(alert.since), alert.name, alert.summary) for alert in active[:_MOST_ALERTS]
+        ]
         lines += table_with_text([("severity", "since", "alert", "what"), *rows], width, least=_LEAST_REASON)
     if len(active) > _MOST_ALERTS:
         lines.append(f"and {len(active) - _MOST_ALERTS:,} more: --json has all")
@@ -119,5 +121,5 @@ def _reasons(fleet: Snapshot, width: int) -> list[str]:
 
 def _rows(rows: list[Row], width: int) -> list[str]:
     shown = [("node", "state", "since", "why")]
-    shown += [(row.name, row.state, told(row.since) or "-", reason(row)) for row in rows]
+    shown += [(row.name, row.state, to_the_minute(row.since) or "-", reason(row)) for row in rows]
     return table_with_text(shown, width, least=_LEAST_REASON)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def told(time: str) -> str:
+def to_the_minute(time: str) -> str:
     """An RFC 3339 time to the minute; "" for none."""
     return time[:16].replace("T", " ")
 

@@ -198,14 +198,14 @@ class Upgrade:
 
     def _refuse_work(self) -> None:
         if left := working(self.cluster.pods(self.node)):
-            raise UpgradeRefused(f"{self.node}: work has come: {_told(left)}; run this again")
+            raise UpgradeRefused(f"{self.node}: work has come: {_names(left)}; run this again")
 
     def _await_empty(self) -> None:
         deadline_s = self.now_s() + self.drain_timeout_s
         while left := working(self.cluster.pods(self.node)):
             if self.now_s() >= deadline_s:
                 raise UpgradeRefused(
-                    f"{self.node}: after {self.drain_timeout_s:.0f} s work is still on it: {_told(left)}; run this "
+                    f"{self.node}: after {self.drain_timeout_s:.0f} s work is still on it: {_names(left)}; run this "
                     "again when it has ended, or raise driver_upgrade_drain_timeout_s"
                 )
             self.sleep(_POLL_S)
@@ -271,7 +271,7 @@ def _refuse_repair(record: NodeAdmission, entry: Entry) -> None:
         )
 
 
-def _told(pods: Sequence[Pod]) -> str:
+def _names(pods: Sequence[Pod]) -> str:
     return listed(
         [f"{pod.namespace}/{pod.name}{f' (holds until {pod.hold_until})' if pod.hold_until else ''}" for pod in pods]
     )

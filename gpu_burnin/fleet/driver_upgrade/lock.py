@@ -32,7 +32,7 @@ def take(directory: Path, mine: Lock, proc: Path = Path("/proc")) -> str:
     with _alone(directory):
         old = book.read_lock(directory)
         if old is not None and old.owner != mine.owner and _may_run(old.owner, proc):
-            raise UpgradeRefused(_told(old, directory, mine.owner))
+            raise UpgradeRefused(_describe(old, directory, mine.owner))
         book.write_lock(directory, mine)
     return _ended(old) if old is not None and old.owner != mine.owner else ""
 
@@ -45,7 +45,7 @@ def release(directory: Path, mine: Owner) -> None:
             book.lock_path(directory).unlink(missing_ok=True)
 
 
-def seen(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
+def other_holder(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
     """Which other run has the lock, or left it behind; "" for none. Changes nothing."""
     found = book.read_lock(directory)
     if found is None or found.owner == mine:
@@ -58,7 +58,7 @@ def running(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
     found = book.read_lock(directory)
     if found is None or found.owner == mine or not _may_run(found.owner, proc):
         return ""
-    return _told(found, directory, mine)
+    return _describe(found, directory, mine)
 
 
 def lost(directory: Path, mine: Owner) -> str:
@@ -106,7 +106,7 @@ def _may_run(old: Owner, proc: Path) -> bool:
     return old.boot_id == _boot_id(proc) and _stat(proc, old.pid)[1] == old.began_ticks
 
 
-def _told(old: Lock, directory: Path, mine: Owner) -> str:
+def _describe(old: Lock, directory: Path, mine: Owner) -> str:
     where = f"process {old.owner.pid} on {old.owner.machine}"
     lift = f"remove {book.lock_path(directory)}"
     if old.owner.machine == mine.machine:

@@ -25,7 +25,7 @@ def query(ask: Ask, where: Monitoring, problems: list[str], path: str, parameter
     return answer.get("data")
 
 
-def said(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Why there is no answer, as a sentence."""
     if isinstance(error, NoAnswerError):
         return str(error)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from gpu_burnin.fleet.monitoring.answers import WRONG, query, rows_of, said, sample, utc
+from gpu_burnin.fleet.monitoring.answers import WRONG, query, reason_of, rows_of, sample, utc
 from gpu_burnin.fleet.monitoring.line import Monitoring, NoAnswerError, asking
 
 # Jobs of Prometheus that are control plane, in the order in which they are told.
@@ -110,7 +110,7 @@ def read(places: Sequence[Monitoring], now: datetime) -> ControlPlane:
         try:
             return _read(place, now.timestamp(), problems)
         except (NoAnswerError, *WRONG) as error:
-            problems.append(said(error))
+            problems.append(reason_of(error))
     return ControlPlane("", tuple(problems))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gpu_burnin.fleet.monitoring.answers import WRONG, dicts, get, query, rows_of, said, sample, text, texts, utc
+from gpu_burnin.fleet.monitoring.answers import WRONG, dicts, get, query, reason_of, rows_of, sample, text, texts, utc
 from gpu_burnin.fleet.monitoring.line import Ask, Monitoring, NoAnswerError, asking
 from gpu_burnin.system.clock import parse_rfc3339
 
@@ -288,7 +288,7 @@ def _read(where: Monitoring, now: datetime) -> Numbers:
                 )
             return Numbers(where.name, tuple(problems), values, alerts, hosts, known)
     except (NoAnswerError, *WRONG) as error:
-        return Numbers(where.name, (*problems, said(error)))
+        return Numbers(where.name, (*problems, reason_of(error)))
 
 
 class _told:
@@ -302,7 +302,7 @@ class _told:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, (NoAnswerError, *WRONG)):
-            self._problems.append(said(error))
+            self._problems.append(reason_of(error))
             return True
         return False
 

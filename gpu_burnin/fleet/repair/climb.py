@@ -92,7 +92,7 @@ class Repair:
                 return chosen, _gpus(last)
             state = StepState.DONE if chosen.done else StepState.FAILED
             ended = replace(last, state=state, ended_at=self._time(), message=chosen.why)
-            self._tell_power_cycle(ended, found)
+            self._confirm_power_cycle(ended, found)
             book = book.amend(ended)
         if chosen.rung in (None, Rung.HOLD):
             ledger.write(self.directory, book)
@@ -119,7 +119,7 @@ class Repair:
             run_id=found.run_id if tested else "",
         )
         ledger.write(self.directory, book.amend(ended))
-        self._tell_power_cycle(ended, found)
+        self._confirm_power_cycle(ended, found)
         return ended
 
     def stop(self, *, untouched: bool) -> bool:
@@ -175,7 +175,7 @@ class Repair:
     def _report(self) -> model.Report | None:
         return model.parse(reports.read(self.report), str(self.report)) if self.report.is_file() else None
 
-    def _tell_power_cycle(self, step: Step, found: Found) -> None:
+    def _confirm_power_cycle(self, step: Step, found: Found) -> None:
         """As of now where it passes, since all that was found is of before; else as of when the rung began."""
         if step.rung is Rung.POWER_CYCLE and step.state is StepState.DONE:
             self.cluster.power_cycled(self.node, self._time() if found.passes else step.began_at)

@@ -166,11 +166,11 @@ def found_of(look: Mapping[str, Any] | None) -> Found:
         run_id=str(evidence["run_id"]),
         level=str(evidence["level"]),
         stale=stale,
-        said=_said(evidence),
+        said=_evidence_message(evidence),
     )
 
 
-def _said(evidence: Mapping[str, Any]) -> str:
+def _evidence_message(evidence: Mapping[str, Any]) -> str:
     """What speaks against the node: a report, or the words of its agent, of which there is none."""
     if evidence["level"] != WATCHED:
         return "its newest report"

@@ -22,7 +22,7 @@ def render(story: Story, *, all_of_them: bool = False) -> str:
         answer=[*answer(story)],
         chain=set(story.cause.chain),
         shown=for_people(story.entries, all_of_them=all_of_them),
-        look=look,
+        badge_of=badge_of,
         by=by,
         time_of=time_of,
         short_uuids=short_uuids,
@@ -31,7 +31,7 @@ def render(story: Story, *, all_of_them: bool = False) -> str:
     )
 
 
-def look(entry: Entry) -> str:
+def badge_of(entry: Entry) -> str:
     """The verdict whose colour and sign an entry has; "" for one that explains nothing."""
     if entry.what in _BAD:
         return "FAIL"

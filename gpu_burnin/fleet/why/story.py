@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import KubeApi, admissions_path, node_path
-from gpu_burnin.admission.decide.words import active, asked
+from gpu_burnin.admission.decide.words import active, ask_sentence
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, RecordError, Transition, parse
 from gpu_burnin.errors import GpuBurninError
@@ -88,7 +88,7 @@ class _Gathered:
     events: list[Object] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
-    def look(self, read: Callable[[], Iterable[Entry]]) -> None:
+    def take(self, read: Callable[[], Iterable[Entry]]) -> None:
         """Take the entries of a source; what cannot be read is said, and hides no other."""
         try:
             self.entries += read()
@@ -96,7 +96,7 @@ class _Gathered:
             self.missing.append(str(error))
 
 
-def tell(api: KubeApi, names: Names, subject: str, files: Files, since: datetime, now: datetime) -> Story:
+def story_of(api: KubeApi, names: Names, subject: str, files: Files, since: datetime, now: datetime) -> Story:
     """The story of NODE, NAMESPACE/POD, or a job. Raises GpuBurninError when nobody knows it."""
     namespace, _, name = subject.rpartition("/")
     if not namespace and (api.find(admissions_path(names, name)) or api.find(node_path(name))):
@@ -107,8 +107,8 @@ def tell(api: KubeApi, names: Names, subject: str, files: Files, since: datetime
             places = ", ".join(sorted(key_of(job) for job in jobs))
             raise GpuBurninError(f"{subject}: there are several jobs of this name ({places}); give NAMESPACE/JOB")
         namespace = str(jobs[0]["metadata"]["namespace"])
-        asked = _Asked(f"{namespace}/{name}", "job", namespace, name, end_of_job(jobs[0]))
-        return _of_pods(api, names, asked, _pods_of_job(api, asked), files, since, now)
+        ask_sentence = _Asked(f"{namespace}/{name}", "job", namespace, name, end_of_job(jobs[0]))
+        return _of_pods(api, names, ask_sentence, _pods_of_job(api, ask_sentence), files, since, now)
     if len({key_of(pod) for pod in pods}) > 1:
         places = ", ".join(sorted(key_of(pod) for pod in pods))
         raise GpuBurninError(f"{subject}: there are several pods of this name ({places}); give NAMESPACE/POD")
@@ -142,7 +142,7 @@ def _of_node(api: KubeApi, names: Names, node: str, files: Files, since: datetim
         found.entries += (entry for entry in of_pod(pod) if entry.what in _OF_PODS)
     _add_files(found, node, frozenset(key_of(pod) for pod in pods), files, since, now)
     out = out_of_service(record) if record else None
-    effect = next((one for one in found.entries if out and _tells(one, out)), None)
+    effect = next((one for one in found.entries if out and _is_of(one, out)), None)
     if record is None or record.status.accepted is None:
         # It never was in service: what its burn-in found keeps it out, which the cluster does not hear of.
         effect = next((one for one in found.entries if one.source is Source.REPORT and one.what in _FOUND), effect)
@@ -152,25 +152,27 @@ def _of_node(api: KubeApi, names: Names, node: str, files: Files, since: datetim
     return _story(_Asked(node, "node", "", node), node, _stands(node, record, now), found, effect, api, now, since)
 
 
-def _tells(entry: Entry, step: Transition) -> bool:
+def _is_of(entry: Entry, step: Transition) -> bool:
     """Whether an entry is this change of state: of its second there may be an ask or a test too."""
     of_it = entry.source is Source.ADMISSION and entry.at == time_of(step.at) and entry.code == step.code
     return of_it and entry.message.endswith(step.message)
 
 
 def _of_pods(
-    api: KubeApi, names: Names, asked: _Asked, pods: list[Object], files: Files, since: datetime, now: datetime
+    api: KubeApi, names: Names, ask_sentence: _Asked, pods: list[Object], files: Files, since: datetime, now: datetime
 ) -> Story:
     """Of a pod, or of the pods of a job: that which ended first is explained, since the others often follow it."""
     found = _Gathered()
     for pod in pods:
         found.entries += of_pod(pod)
     present = {key_of(pod) for pod in pods}
-    events = _events(api, asked.namespace, asked.name)
-    gone = {asked.subject: events} if asked.kind == "pod" and not pods else {}
-    if asked.kind == "job":
+    events = _events(api, ask_sentence.namespace, ask_sentence.name)
+    gone = {ask_sentence.subject: events} if ask_sentence.kind == "pod" and not pods else {}
+    if ask_sentence.kind == "job":
         found.events += events
-        gone = _events_of_pods(api, asked.namespace, pods_of_events(events) - {key.split("/")[1] for key in present})
+        gone = _events_of_pods(
+            api, ask_sentence.namespace, pods_of_events(events) - {key.split("/")[1] for key in present}
+        )
     ends = [one for one in found.entries if one.what is What.ENDED]
     for key, told in gone.items():
         entries = [entry for event in told for entry in of_event(event, node_of_events(told))]
@@ -178,8 +180,8 @@ def _of_pods(
             ends.append(end)
             found.entries.append(end)
     effect = min(ends, key=lambda one: one.at, default=None)
-    key = effect.pod if effect else asked.subject
-    of_it = gone.get(key) or (events if key == asked.subject else _events(api, *key.split("/", 1)))
+    key = effect.pod if effect else ask_sentence.subject
+    of_it = gone.get(key) or (events if key == ask_sentence.subject else _events(api, *key.split("/", 1)))
     place = next((str(pod["spec"].get("nodeName") or "") for pod in pods if key_of(pod) == key), "")
     node = place or node_of_events(of_it) or next((str(pod["spec"].get("nodeName") or "") for pod in pods), "")
     found.events += of_it
@@ -188,12 +190,12 @@ def _of_pods(
     if node:
         _add_node(found, api, names, node)
     _add_files(found, node, frozenset({key, *present, *gone}), files, since, now)
-    return _story(asked, node, _pods_stand(asked, pods, len(gone)), found, effect, api, now, since)
+    return _story(ask_sentence, node, _pods_stand(ask_sentence, pods, len(gone)), found, effect, api, now, since)
 
 
-def _pods_of_job(api: KubeApi, asked: _Asked) -> list[Object]:
-    label = f"job-name={asked.name}"
-    return list(api.items(_in(asked.namespace, "pods"), "list the job's pods", labelSelector=label))
+def _pods_of_job(api: KubeApi, ask_sentence: _Asked) -> list[Object]:
+    label = f"job-name={ask_sentence.name}"
+    return list(api.items(_in(ask_sentence.namespace, "pods"), "list the job's pods", labelSelector=label))
 
 
 def _events_of_pods(api: KubeApi, namespace: str, names: frozenset[str]) -> dict[str, list[Object]]:
@@ -239,8 +241,8 @@ def _add_files(found: _Gathered, node: str, pods: frozenset[str], files: Files, 
         found.missing.append("reports and plays: give --state, the inventory's fleet_state_dir")
     elif node:
         state = files.state
-        found.look(lambda: [*of_report(state / REPORTS, node)])
-        found.look(lambda: [*of_history(state / FILE, node, since, now)])
+        found.take(lambda: [*of_report(state / REPORTS, node)])
+        found.take(lambda: [*of_history(state / FILE, node, since, now)])
     if not files.audits:
         found.missing.append(
             "what people did by the API: give --audit FILE, a copy of /var/log/kubernetes/audit.log of each API server"
@@ -256,7 +258,7 @@ def _add_files(found: _Gathered, node: str, pods: frozenset[str], files: Files, 
 
 
 def _story(
-    asked: _Asked, node: str, stands: str, found: _Gathered, effect: Entry | None, api: KubeApi, now: datetime,
+    ask_sentence: _Asked, node: str, stands: str, found: _Gathered, effect: Entry | None, api: KubeApi, now: datetime,
     since: datetime,
 ) -> Story:  # fmt: skip
     oldest = min((at for event in found.events if (at := time_of_event(event))), default=None)
@@ -266,7 +268,14 @@ def _story(
     ordered = in_order(one for one in found.entries if one.at >= since or one is effect)
     cause = first_cause(ordered, effect, abs(ahead))
     return Story(
-        asked.subject, asked.kind, node, stands, ordered, cause, tuple(missing), _clocks(api, node, ahead, now)
+        ask_sentence.subject,
+        ask_sentence.kind,
+        node,
+        stands,
+        ordered,
+        cause,
+        tuple(missing),
+        _clocks(api, node, ahead, now),
     )
 
 
@@ -305,18 +314,18 @@ def _asks(record: NodeAdmission, now: datetime) -> Iterator[str]:
     spec = record.spec
     for words, ask in (("put in quarantine", spec.quarantine), ("held", spec.hold), ("in repair", spec.repair)):
         if (standing := active(ask, now)) is not None:
-            yield asked(words, standing)
+            yield ask_sentence(words, standing)
     if (retest := active(spec.retest, now)) is not None and retest.since != record.status.retested:
-        yield asked("asked for a test", retest)
+        yield ask_sentence("asked for a test", retest)
 
 
-def _pods_stand(asked: _Asked, pods: list[Object], gone: int) -> str:
+def _pods_stand(ask_sentence: _Asked, pods: list[Object], gone: int) -> str:
     phases = sorted(_phase(pod).lower() for pod in pods)
-    if asked.kind == "pod":
-        return f"{asked.subject}: {phases[0]}" if phases else f"{asked.subject} is gone"
+    if ask_sentence.kind == "pod":
+        return f"{ask_sentence.subject}: {phases[0]}" if phases else f"{ask_sentence.subject} is gone"
     counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)] + [f"{gone} gone"] * bool(gone)
-    ended = f"{asked.ended}; " if asked.ended else ""
-    return f"{asked.subject}: {ended}pods: {', '.join(counts) or 'none is known'}"
+    ended = f"{ask_sentence.ended}; " if ask_sentence.ended else ""
+    return f"{ask_sentence.subject}: {ended}pods: {', '.join(counts) or 'none is known'}"
 
 
 def _phase(pod: Object) -> str:

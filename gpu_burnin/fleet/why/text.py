@@ -45,15 +45,15 @@ def answer(story: Story) -> Iterator[str]:
         return
     effect, first = chain[-1], story.cause.first
     if story.kind != "node" or len(chain) > 1:
-        yield f"To explain: {_told(effect)}."
+        yield f"To explain: {_line(effect)}."
     if first is None:
         yield "First cause: not known. Nothing that was looked at explains it."
     else:
-        yield f"First cause: {_told(first)}."
+        yield f"First cause: {_line(first)}."
     if story.cause.before is not None:
-        yield f"Before it: {_told(story.cause.before)}. Nothing shows that it led to it."
+        yield f"Before it: {_line(story.cause.before)}. Nothing shows that it led to it."
     for entry in chain[1:-1]:
-        yield f"Then: {_told(entry)}."
+        yield f"Then: {_line(entry)}."
 
 
 def by(entry: Entry) -> str:
@@ -74,7 +74,7 @@ def time_of(entry: Entry) -> str:
     return f"{entry.at:%Y-%m-%d %H:%M:%S}"
 
 
-def _told(entry: Entry) -> str:
+def _line(entry: Entry) -> str:
     return f"{time_of(entry)}, by {by(entry)}: {short_uuids(entry.sentence).rstrip('.')}"
 
 

@@ -24,7 +24,7 @@ from gpu_burnin.node.watch.findings import STANDING, Finding, of_hardware, of_vi
 from gpu_burnin.node.watch.heartbeat import Pulse, Turns
 from gpu_burnin.node.watch.kept import Memory
 from gpu_burnin.node.watch.kernel import RETRY_S, Read
-from gpu_burnin.node.watch.numbers import FILE, Look, Numbers, most_links
+from gpu_burnin.node.watch.numbers import FILE, Numbers, Readings, most_links
 from gpu_burnin.node.watch.registration import Registration
 from gpu_burnin.node.watch.request import Requests
 from gpu_burnin.node.watch.revoke import Revoker, annotation
@@ -147,29 +147,31 @@ class Agent:
 
     def own_node(self, node: Mapping[str, Any] | None, now_s: float) -> None:
         """The own Node as the API server has it, None where it has none."""
-        self._tell("api", "")
+        self._log_once("api", "")
         if node is None:
             self.registration.absent(now_s)
             return
         self.registration.present()
         found = annotations_of(node)
         self._restored = _text(found.get(self._config.publish.names.restored)) or ""
-        self._say_if(self.requests.take(_text(found.get(self._config.publish.names.request)), now_s))
+        self._log_if(self.requests.take(_text(found.get(self._config.publish.names.request)), now_s))
         try:
             if leave_file.write(_text(found.get(self._config.publish.names.leave)), self._leave):
                 self._say("the work on this node is asked to leave" if self._leave.exists() else "nobody asks to leave")
-            self._tell("leave", "")
+            self._log_once("leave", "")
         except GpuBurninError as error:
-            self._tell("leave", str(error))
+            self._log_once("leave", str(error))
 
     def api_trouble(self, why: str) -> None:
         """The API server cannot be asked; "" where kubelet has no certificate yet, and there is no cluster to ask."""
         self.registration.unknown()
-        self._tell("api", why and f"the cluster cannot be asked: {why}")
+        self._log_once("api", why and f"the cluster cannot be asked: {why}")
 
     def heartbeat_trouble(self, why: str) -> None:
         """The heartbeat cannot be sent; "" when it can."""
-        self._tell("heartbeat", why and f"no heartbeat is sent, so the admitter takes this node for unwatched: {why}")
+        self._log_once(
+            "heartbeat", why and f"no heartbeat is sent, so the admitter takes this node for unwatched: {why}"
+        )
 
     # What is done about it.
 
@@ -183,15 +185,15 @@ class Agent:
         if self._held and not self._burning(now_s):
             self._judge()
         self._revoke()
-        self._say_if(self.requests.go_on(self._vitals, self._nvml_why, now_s))
-        self._say_if(self.registration.go_on(now_s))
-        self._tell("memory", self.memory.problem)
+        self._log_if(self.requests.go_on(self._vitals, self._nvml_why, now_s))
+        self._log_if(self.registration.go_on(now_s))
+        self._log_once("memory", self.memory.problem)
         self._forget_tested()
         self._want(self.wanted(now_s))
         self._beat(now_s)
-        self._numbers.tell(lambda: self._look(now_s), now_s, changed=self._news)
+        self._numbers.update(lambda: self._readings(now_s), now_s, changed=self._news)
         self._news = False
-        self._tell("numbers", self._numbers.problem)
+        self._log_once("numbers", self._numbers.problem)
 
     def wanted(self, now_s: float) -> dict[str, str | None]:
         """The own annotations as they should be."""
@@ -231,7 +233,7 @@ class Agent:
         stuck = "NVML hangs" if now_s > (self._vitals_due_s or self._first_vitals_due_s) else ""
         if read and not stuck and self._log_turns.since_s() > _LOG_SILENT_S:
             stuck = "reading the kernel log hangs"
-        self._tell("stuck", stuck and f"no heartbeat is sent, since nobody watches: {stuck}")
+        self._log_once("stuck", stuck and f"no heartbeat is sent, since nobody watches: {stuck}")
         if read and not stuck:
             self._pulse.beat(now_s, self._now())
 
@@ -266,7 +268,7 @@ class Agent:
         self._news = True
         self.memory.change(xids=dict(counted))
 
-    def _look(self, now_s: float) -> Look:
+    def _readings(self, now_s: float) -> Readings:
         """What the numbers tell."""
         newest, warned = self.revoker.newest(), self.memory.kept.warnings
         gpus = newest.hardware.get("gpus") if newest is not None else None
@@ -275,7 +277,7 @@ class Agent:
             sources |= {"nvml": self._vitals is not None}
             sources |= {"nvml_events": self._vitals is not None and NO_NVML not in warned}
         keys = ((key.rpartition(" "), count) for key, count in self.memory.kept.xids.items())
-        return Look(
+        return Readings(
             vitals=self._vitals,
             sources=sources,
             expected=len(gpus) if isinstance(gpus, list) else None,
@@ -316,9 +318,9 @@ class Agent:
             return
         try:
             done = self.revoker.finish(self._now())
-            self._tell("revocation", "" if done else "a burn-in is under way, and judges what was found before it")
+            self._log_once("revocation", "" if done else "a burn-in is under way, and judges what was found before it")
         except (GpuBurninError, OSError) as error:
-            self._tell("revocation", f"the revocation cannot be signed, so the evidence is withdrawn: {error}")
+            self._log_once("revocation", f"the revocation cannot be signed, so the evidence is withdrawn: {error}")
 
     # What is told.
 
@@ -346,13 +348,13 @@ class Agent:
         if old:
             self.memory.forget(old)
 
-    def _tell(self, about: str, message: str) -> None:
+    def _log_once(self, about: str, message: str) -> None:
         """Say a trouble once, as long as it stays the same."""
         if message and self._told.get(about) != message:
             self._say(message)
         self._told[about] = message
 
-    def _say_if(self, message: str) -> None:
+    def _log_if(self, message: str) -> None:
         if message:
             self._say(message)
 

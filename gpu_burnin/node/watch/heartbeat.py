@@ -100,18 +100,18 @@ class Sender:
             self._api.renew(given[1])
         except (NotYet, GpuBurninError) as error:
             certificate = getattr(error, "certificate", True)
-            self._tell(str(error) if certificate else "")
+            self._log_once(str(error) if certificate else "")
             with self._given:
                 self._retry_s = self._clock() + (self._backoff.next_s() if certificate else NO_CERTIFICATE_S)
             return False
         self._backoff.good()
-        self._tell("")
+        self._log_once("")
         with self._given:
             if self._next == given:
                 self._next = None
         return True
 
-    def _tell(self, why: str) -> None:
+    def _log_once(self, why: str) -> None:
         if why or self._troubled:
             self._on_trouble(why)
         self._troubled = bool(why)

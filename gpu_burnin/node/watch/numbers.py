@@ -17,7 +17,7 @@ _EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
-class Look:
+class Readings:
     """What there is to tell. `sources` are those that the agent reads, and whether it can; `vitals` None: no reading.
 
     `expected` is how many GPUs the newest burn-in had; `xids` counts those of this boot by PCI address and the runtime
@@ -47,27 +47,27 @@ class Numbers:
         self._due_s = 0.0
         self.problem = ""
 
-    def tell(self, look: Callable[[], Look], now_s: float, *, changed: bool) -> None:
+    def update(self, readings: Callable[[], Readings], now_s: float, *, changed: bool) -> None:
         """Write when it is time, or when something may have changed; `problem` is why it could not be written."""
         if self._path is None or not (changed or now_s >= self._due_s):
             return
         self._due_s = now_s + _EVERY_S
         try:
-            write_atomic(self._path, page(look(), self._unix_s()), mode=0o644)
+            write_atomic(self._path, page(readings(), self._unix_s()), mode=0o644)
             self.problem = ""
         except OSError as error:
             self.problem = f"{self._path} cannot be written ({error.strerror}), so node_exporter shows what was before"
 
 
-def page(look: Look, unix_s: float) -> bytes:
+def page(readings: Readings, unix_s: float) -> bytes:
     """All numbers; a value that could not be read has no sample."""
     return exposition.page(
-        one._replace(name=f"gpu_burnin_watch_{one.name}") for one in _families(look, unix_s)
+        one._replace(name=f"gpu_burnin_watch_{one.name}") for one in _families(readings, unix_s)
     ).encode()
 
 
-def _families(look: Look, unix_s: float) -> Iterator[Family]:
-    gpus = look.vitals.gpus if look.vitals else ()
+def _families(readings: Readings, unix_s: float) -> Iterator[Family]:
+    gpus = readings.vitals.gpus if readings.vitals else ()
     index = {gpu.pci_bus_id: str(gpu.index) for gpu in gpus if gpu.pci_bus_id}
 
     def of_each(value: Callable[[Vital], float | None]) -> list[Sample]:
@@ -78,19 +78,19 @@ def _families(look: Look, unix_s: float) -> Iterator[Family]:
         "source_up",
         "gauge",
         "1 when the agent can read this source.",
-        [({"source": name}, float(up)) for name, up in look.sources.items()],
+        [({"source": name}, float(up)) for name, up in readings.sources.items()],
     )
     yield Family(
-        "burnin_running", "gauge", "1 while a burn-in runs, for which DCGM pauses.", [({}, float(look.burning))]
+        "burnin_running", "gauge", "1 while a burn-in runs, for which DCGM pauses.", [({}, float(readings.burning))]
     )
-    yield Family("gpus_expected", "gauge", "GPUs that the newest burn-in had.", [({}, look.expected)])
-    answering = None if look.vitals is None else sum(not gpu.lost for gpu in gpus)
+    yield Family("gpus_expected", "gauge", "GPUs that the newest burn-in had.", [({}, readings.expected)])
+    answering = None if readings.vitals is None else sum(not gpu.lost for gpu in gpus)
     yield Family("gpus", "gauge", "GPUs that answer their driver.", [({}, answering)])
     yield Family(
         "xids_total",
         "counter",
         "XIDs of this boot, by what the policy does about them while users work.",
-        [({"gpu": index.get(bus, bus), "class": kind}, count) for (bus, kind), count in look.xids.items()],
+        [({"gpu": index.get(bus, bus), "class": kind}, count) for (bus, kind), count in readings.xids.items()],
     )
     yield Family(
         "ecc_uncorrected_total",
@@ -115,7 +115,7 @@ def _families(look: Look, unix_s: float) -> Iterator[Family]:
         "nvlinks_down",
         "gauge",
         "NVLinks that were up in this boot and are not.",
-        of_each(lambda gpu: _links_down(gpu, look.nvlinks)),
+        of_each(lambda gpu: _links_down(gpu, readings.nvlinks)),
     )
     yield Family(
         "nvlink_errors_total",

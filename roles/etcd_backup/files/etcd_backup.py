@@ -304,7 +304,7 @@ def metrics(config: Config, last: Mapping[str, Any], failed: bool) -> str:
     )
 
 
-def tell(config: Config, last: Mapping[str, Any], failed: bool) -> None:
+def write_metrics(config: Config, last: Mapping[str, Any], failed: bool) -> None:
     """Write the metrics where node_exporter reads them, if it is there."""
     path = Path(config.textfile)
     if path.parent.is_dir():
@@ -365,10 +365,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             said = back_up(config, place, given.now, time.time())
         except (BackupError, OSError) as error:
-            tell(config, read_last(config), failed=True)
+            write_metrics(config, read_last(config), failed=True)
             print(f"{config.member}: no snapshot of {config.cluster}: {error}", file=sys.stderr)
             return 1
-        tell(config, read_last(config), failed=False)
+        write_metrics(config, read_last(config), failed=False)
     print(f"{config.member}: {said}")
     return 0
 

@@ -98,8 +98,8 @@ def test_command_fault(
         also=frozenset(fault.also.split()),
         node_codes=frozenset(fault.node_codes.split()),
     )
-    looked_at = tuple(gpu for gpu in gpus if gpu.index in expect.gpus) if fault.cut_short else gpus
-    demand(expect, judged, looked_at, f"seed {seed:#x}, faulty GPU {faulty}; {err[-800:]}")
+    with_verified = tuple(gpu for gpu in gpus if gpu.index in expect.gpus) if fault.cut_short else gpus
+    demand(expect, judged, with_verified, f"seed {seed:#x}, faulty GPU {faulty}; {err[-800:]}")
     assert code == EXIT_CODES[fault.verdict]
     assert report["sequence"] == (1 if fault.journal is None else 2)
     assert any(fault.says in reason["message"] for reason in report["reasons"]), report["reasons"]

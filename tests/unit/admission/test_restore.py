@@ -54,7 +54,7 @@ PLAN = restore.compared(BEFORE, THEN, SINCE, TAKEN)
 
 
 def test_the_difference_names_faults_asks_sequences_and_nodes() -> None:
-    assert {one.name: one.pod_events for one in PLAN.nodes} == {
+    assert {one.name: one.difference for one in PLAN.nodes} == {
         "gpu-2": "quarantined (XID_FATAL) would be ready (PASS); highest sequence 9 would be 5, is carried over",
         "gpu-3": "the quarantine of ann (smoke) is carried over",
         "gpu-4": "is new since the snapshot (ready (PASS)), its entry is made again; "
@@ -72,7 +72,7 @@ def test_how_a_node_is_used_does_not_move_its_entry_and_a_new_proof_does() -> No
     assert not restore.compared(by_name(node("gpu-1", message)), by_name(node("gpu-1")), SINCE, TAKEN).nodes
     proven = replace(READY, highest_sequence=6, proofs={"standard": SINCE})
     moved = restore.compared(by_name(node("gpu-1", proven)), by_name(node("gpu-1")), SINCE, TAKEN).nodes
-    assert [one.pod_events for one in moved] == ["highest sequence 6 would be 5, is carried over"]
+    assert [one.difference for one in moved] == ["highest sequence 6 would be 5, is carried over"]
 
 
 def test_a_lost_etcd_and_a_ledger_that_cannot_be_read_leave_everyone_in_doubt() -> None:
@@ -86,7 +86,7 @@ def test_an_etcd_that_was_built_anew_lowers_no_number() -> None:
     """As on new hosts: site.yml has made the entries, and the snapshot knows more."""
     fresh = by_name(node("gpu-1", Status()), replace(node("gpu-2"), spec=Spec(Identity("ssh-ed25519 OTHER"))))
     one, two = restore.compared(fresh, by_name(node("gpu-1", FAULT), node("gpu-2", FAULT)), SINCE, TAKEN).nodes
-    assert one.spec is not None and one.spec.identity.carried_sequence == 9 and "sequence" not in one.pod_events
+    assert one.spec is not None and one.spec.identity.carried_sequence == 9 and "sequence" not in one.difference
     assert two.spec is not None and two.spec.identity.carried_sequence == 0, "another key begins anew"
 
 
@@ -95,7 +95,7 @@ def test_a_power_cycle_that_nobody_has_confirmed_is_carried_over_as_a_quarantine
     owed = replace(READY, power_cycle=PowerCycle("XID_FATAL", "boot", SINCE))
     (moved,) = restore.compared(by_name(node("gpu-1", owed)), by_name(node("gpu-1")), SINCE, TAKEN).nodes
     pod_events = f"a power cycle for XID_FATAL is owed since {SINCE}: power the machine off and on, then release it"
-    assert (moved.pod_events, moved.urgent) == (pod_events, True)
+    assert (moved.difference, moved.urgent) == (pod_events, True)
     assert moved.spec is not None and moved.spec.quarantine == Ask("muster:provisioner", pod_events, SINCE)
     # A person's quarantine would end by its time; it is named. Where the snapshot knows of it nothing moved.
     (asked,) = restore.compared(

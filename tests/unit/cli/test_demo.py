@@ -171,7 +171,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
         return _outcome(tmp_path)
 
     monkeypatch.setattr(demo, "run_burnin", run)
-    monkeypatch.setattr(demo, "tell", lambda *_: None)
+    monkeypatch.setattr(demo, "print_report", lambda *_: None)
     monkeypatch.setattr(demo.private_shm, "enter", lambda: True)
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     return found

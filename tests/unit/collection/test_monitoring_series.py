@@ -14,7 +14,7 @@ import yaml
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.dcgm import COUNTER_TABLE
 
 from gpu_burnin.hardware.xid import Runtime
-from gpu_burnin.node.watch.numbers import Look, page
+from gpu_burnin.node.watch.numbers import Readings, page
 from gpu_burnin.report.openmetrics import to_openmetrics
 from gpu_burnin.telemetry.vitals import Vital, Vitals
 from tests.support.sample_nodes import SAMPLES
@@ -42,7 +42,7 @@ def agent(request: pytest.FixtureRequest, run_python: Callable[..., subprocess.C
     done = run_python(BOARDS[request.param], CODE)
     assert done.returncode == 0, done.stderr
     gpus = tuple(Vital(**gpu) for gpu in json.loads(done.stdout))
-    look = Look(
+    readings = Readings(
         Vitals("580", gpus, simulated=True, at_s=0),
         {"kernel_log": True, "nvml": True, "nvml_events": True},
         GPUS,
@@ -50,7 +50,7 @@ def agent(request: pytest.FixtureRequest, run_python: Callable[..., subprocess.C
         {gpu.uuid: 18 for gpu in gpus},
         burning=True,
     )
-    return of_page(page(look, 0))
+    return of_page(page(readings, 0))
 
 
 def test_an_agent_shows_what_is_declared_at_most(agent: Counter[str]) -> None:

@@ -216,13 +216,13 @@ def gpus(root: Path, config: bytes, iommu: str = "identity") -> None:
 )
 def test_what_makes_transfers_between_gpus_slow(tmp_path: Path, config: bytes, iommu: str, words: list[str]) -> None:
     gpus(tmp_path, config, iommu)
-    problems = peer_path.look(tmp_path).problems
+    problems = peer_path.observe(tmp_path).problems
     assert len(problems) == len(words)
     assert all(word in problem for word, problem in zip(words, problems, strict=True))
 
 
 def test_a_host_without_a_pci_bus(tmp_path: Path) -> None:
-    assert peer_path.look(tmp_path).problems == []
+    assert peer_path.observe(tmp_path).problems == []
 
 
 @pytest.mark.parametrize(

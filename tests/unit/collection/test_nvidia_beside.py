@@ -101,17 +101,17 @@ def test_the_repository_is_asked_where_something_beside_the_driver_is_to_come_fr
     for name, version in (DCGM | TOOLKIT).items():
         host.add_package(name, "4.4.1-1" if name == lacks else f"{version}-1", want="hold")
     asked = preflight.Asked(source, "580.105.08", "13", DEAD, 4 * 2**30, beside=DCGM | TOOLKIT)
-    offers = preflight.look(host.root, host.run, asked, host.gather(), MODELS, 1)
+    offers = preflight.observe(host.root, host.run, asked, host.gather(), MODELS, 1)
     assert bool(offers.repository_fault) == (lacks is not None)
     assert (offers.versions, offers.free_bytes) == (None, {})
     # Of a fleet without the repository nothing is asked: what it lacks is of the system's own sources.
     without = replace(asked, repository_url="")
-    assert preflight.look(host.root, host.run, without, host.gather(), MODELS, 1) == Offers(None, "", {})
+    assert preflight.observe(host.root, host.run, without, host.gather(), MODELS, 1) == Offers(None, "", {})
 
 
 def test_debian_s_driver_alone_asks_for_no_repository(tmp_path: Path) -> None:
     host = NvidiaHost(tmp_path)
     asked = preflight.Asked("debian", "535.261.03", "12", DEAD, 4 * 2**30)
-    assert preflight.look(host.root, host.run, asked, host.gather(), MODELS, 1).repository_fault == ""
-    with_dcgm = preflight.look(host.root, host.run, replace(asked, beside=DCGM), host.gather(), MODELS, 1)
+    assert preflight.observe(host.root, host.run, asked, host.gather(), MODELS, 1).repository_fault == ""
+    with_dcgm = preflight.observe(host.root, host.run, replace(asked, beside=DCGM), host.gather(), MODELS, 1)
     assert "cannot be reached" in with_dcgm.repository_fault

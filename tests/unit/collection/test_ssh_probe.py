@@ -15,7 +15,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.absent_nodes import most_absent
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import LINES_SHOWN, OF_A_KIND, ProblemsFound, failure
-from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import LIST_NAME, meet, told_once
+from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import LIST_NAME, meet, merged_problems
 
 from gpu_burnin.fleet.model import ProbeResult, ProblemCode, Target
 from gpu_burnin.fleet.model import Problem as HostProblem
@@ -158,10 +158,10 @@ def test_a_fix_with_the_hosts_own_words_is_shown_for_one_of_them() -> None:
         )
         for n in range(1, 6)
     ]
-    told, every = told_once(results)
+    told, every = merged_problems(results)
     assert [problem.line() for problem in told] == ["n1 to n5, 5 hosts: another key; for n1: forget 10.0.0.1"]
     assert every[4] == "n5: changed; forget 10.0.0.5"
-    few, nothing = told_once(results[:4])
+    few, nothing = merged_problems(results[:4])
     assert [problem.line() for problem in few] == [f"n{n}: changed; forget 10.0.0.{n}" for n in range(1, 5)]
     assert nothing == []
 

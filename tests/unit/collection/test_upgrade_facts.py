@@ -148,7 +148,7 @@ def looked(**of: Any) -> dict[str, Any]:
     """What a host without programs says."""
     given = {"programs": [], "checksums": {}, "directory": "/", "ready": "/", "etcd": "", "server": "", "expect": []}
     credentials = dict.fromkeys(("ca", "cert", "key"), "/")
-    return upgrade_facts.look(SimpleNamespace(params=given | credentials | of))  # type: ignore[arg-type]
+    return upgrade_facts.observe(SimpleNamespace(params=given | credentials | of))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("leads", [True, False])

@@ -72,7 +72,7 @@ def test_a_check_that_tells_too_much_is_passed_on_now_and_then_but_an_error_at_o
     now = iter([0.0, 0.1, 0.15, 0.16, 1.0])
     progress = Progress(sent.append, lambda: next(now))
     for errors in (0, 0, 1, 1, 1):
-        progress.tell({"phase": "x", "errors": errors})
+        progress.report({"phase": "x", "errors": errors})
     assert [message["data"]["errors"] for message in sent] == [0, 1, 1]
     assert all(message["type"] == "progress" for message in sent)
 
@@ -82,7 +82,7 @@ def test_time_of_waiting_is_told_each_time() -> None:
     sent: list[Any] = []
     progress = Progress(sent.append, lambda: 0.0)
     for _ in range(3):
-        progress.tell({"phase": "waiting", "waited_s": 0.1})
+        progress.report({"phase": "waiting", "waited_s": 0.1})
     assert len(sent) == 3
 
 

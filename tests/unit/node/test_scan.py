@@ -28,7 +28,7 @@ from tests.support.telemetry_helpers import healthy
 
 SICK_LOG = (LAB / "scenarios/sick-ecc-xid79.kmsg").read_text()
 XID_38 = "3,1,61234567,-;NVRM: Xid (PCI:0000:10:00): 38, pid=7, name=job, Ch 00000001\n"
-Look = Callable[..., Scan]
+RepairFacts = Callable[..., Scan]
 
 
 def found_of(*states: GpuState, simulated: bool = False) -> Found:
@@ -52,7 +52,7 @@ def found_of(*states: GpuState, simulated: bool = False) -> Found:
 
 
 @pytest.fixture
-def look(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+def look(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RepairFacts:
     """Scans a node of these GPUs with this kernel log after its boot; no GPU of this machine takes part."""
     monkeypatch.setattr(state_check, "gpu_addresses", tuple)
     monkeypatch.setattr(state_check, "read_link", lambda _: None)
@@ -82,7 +82,7 @@ def codes(seen: Scan) -> list[str]:
         ({"remapped_corrected": 1}, "0 memory errors corrected since the driver was loaded, and 1 row remapped"),
     ],
 )
-def test_a_storm_of_corrected_errors_is_told(look: Look, changes: dict[str, int], words: str) -> None:
+def test_a_storm_of_corrected_errors_is_told(look: RepairFacts, changes: dict[str, int], words: str) -> None:
     """After NVIDIA/DCGM issue 313: no run had to see them rise."""
     seen = look(healthy(0), replace(healthy(1), **changes))
     (told,) = seen.warnings
@@ -94,14 +94,14 @@ def test_a_storm_of_corrected_errors_is_told(look: Look, changes: dict[str, int]
     ("name", "code"),
     [("log-nvsentinel155-fallen-no-xid.kmsg", "XID_FATAL"), ("log-okm789-rminitadapter.kmsg", "GPU_NOT_STARTED")],
 )
-def test_a_log_without_an_xid_that_tells_of_a_fault(look: Look, name: str, code: str) -> None:
+def test_a_log_without_an_xid_that_tells_of_a_fault(look: RepairFacts, name: str, code: str) -> None:
     log = (Path(__file__).parents[2] / "support/field_cases" / name).read_text().partition("\n")[2]
     seen = look(healthy(0), log=log)
     (reason,) = [reason for reason in seen.reasons if reason.code == code]
     assert "0000:43:00.0" in reason.message and seen.exit_code == 1
 
 
-def test_a_healthy_node_is_code_0_and_still_not_tested(look: Look) -> None:
+def test_a_healthy_node_is_code_0_and_still_not_tested(look: RepairFacts) -> None:
     seen = look(*map(healthy, range(8)))
     assert (codes(seen), seen.exit_code, seen.tested) == ([], 0, False)
     text = render(seen)
@@ -114,7 +114,7 @@ def test_a_healthy_node_is_code_0_and_still_not_tested(look: Look) -> None:
         assert all(len(line) <= width for line in lines if "kmsg" not in line), "but for a long path"
 
 
-def test_what_is_seen_of_each_gpu_is_in_its_row(look: Look) -> None:
+def test_what_is_seen_of_each_gpu_is_in_its_row(look: RepairFacts) -> None:
     sick = healthy(
         1,
         serial=Unsupported("not_supported"),
@@ -157,7 +157,7 @@ def test_a_scan_says_what_the_checks_of_a_run_say(node: Node) -> None:
     assert "4 faults" in text
 
 
-def test_without_nvml_or_kernel_log_it_says_what_it_could_not_see(look: Look) -> None:
+def test_without_nvml_or_kernel_log_it_says_what_it_could_not_see(look: RepairFacts) -> None:
     seen = look(found=Found(error="libnvidia-ml.so.1 was not found"), log=None)
     assert (seen.exit_code, seen.gpus) == (3, ())
     assert sorted(codes(seen)) == ["NVML_UNAVAILABLE", "XID_SOURCE_MISSING"]
@@ -170,14 +170,14 @@ def test_without_nvml_or_kernel_log_it_says_what_it_could_not_see(look: Look) ->
     assert (codes(lost)[0], lost.exit_code) == ("XID_FATAL", 1), "a fault is a fault though NVML is silent"
 
 
-def test_lost_kernel_messages_are_a_doubt_not_nothing(look: Look) -> None:
+def test_lost_kernel_messages_are_a_doubt_not_nothing(look: RepairFacts) -> None:
     seen = look(healthy(0), healthy(1), log="6,9,200,-;after a gap\n")
     assert (codes(seen), seen.exit_code) == (["XID_GAP"], 3)
     assert "no XID seen, at least 8 messages lost" in " ".join(render(seen).split())
 
 
 def test_this_machines_kernel_log_is_a_doubt_about_its_own_gpus_alone(
-    look: Look, monkeypatch: pytest.MonkeyPatch
+    look: RepairFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FileLog, "simulated", False)
     lost, silent = "6,9,200,-;after a gap\n", "libnvidia-ml.so.1 was not found"
@@ -190,14 +190,14 @@ def test_this_machines_kernel_log_is_a_doubt_about_its_own_gpus_alone(
         assert "eboot the machine" not in render(seen)
 
 
-def test_what_an_ordinary_user_cannot_read_is_named(look: Look) -> None:
+def test_what_an_ordinary_user_cannot_read_is_named(look: RepairFacts) -> None:
     seen = look(healthy(0, serial=Unsupported("no_permission")), healthy(1))
     assert (codes(seen), seen.exit_code) == (["UNSUPPORTED_FIELD"], 3)
     assert seen.unseen[0] == "what NVML gives to root alone: serial"
     assert "run as root" in render(seen)
 
 
-def test_work_on_a_gpu_is_no_fault_of_it(look: Look) -> None:
+def test_work_on_a_gpu_is_no_fault_of_it(look: RepairFacts) -> None:
     busy = healthy(0, processes=(ProcessUse(4711, None),), clocks_event_reasons=0x20)
     seen = look(busy, healthy(1))
     assert (codes(seen), seen.exit_code) == ([], 0)
@@ -206,19 +206,19 @@ def test_work_on_a_gpu_is_no_fault_of_it(look: Look) -> None:
     assert look(healthy(0, clocks_event_reasons=0x20), healthy(1)).exit_code == 1, "at rest nothing slows a GPU down"
 
 
-def test_warnings_of_a_run_are_told_too(look: Look) -> None:
+def test_warnings_of_a_run_are_told_too(look: RepairFacts) -> None:
     seen = look(healthy(0, persistence=False), healthy(1, persistence=False))
     assert ([one.code for one in seen.warnings], seen.exit_code) == (["PERSISTENCE_OFF"], 0)
     alone = look(healthy(0, nvlink_active=(), fabric_state=Unsupported("not_supported")))
     assert ([one.code for one in alone.warnings], alone.exit_code) == (["NVLINK_ABSENT"], 0)
 
 
-def test_the_configuration_says_what_is_expected(look: Look) -> None:
+def test_the_configuration_says_what_is_expected(look: RepairFacts) -> None:
     assert codes(look(*map(healthy, range(7)), expect=Expectations(gpus=8))) == ["GPU_COUNT"]
 
 
 def test_xids_that_users_may_have_caused_are_judged_by_the_runtime_column(
-    look: Look, config: Config, statement: Statement, monkeypatch: pytest.MonkeyPatch
+    look: RepairFacts, config: Config, statement: Statement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = (healthy(0), healthy(1))
     assert look(*nodes, log=XID_38).exit_code == 1, "nobody but the driver was there"
@@ -249,7 +249,7 @@ def test_no_line_is_written_into_the_kernel_log(config: Config, monkeypatch: pyt
     assert asked == [False]
 
 
-def test_repeated_and_unknown_xids_are_counted(look: Look) -> None:
+def test_repeated_and_unknown_xids_are_counted(look: RepairFacts) -> None:
     lines = "".join(
         f"3,{n},{n}000000,-;NVRM: Xid (PCI:0000:10:00): {xid}, pid=7, x\n" for n, xid in ((1, 94), (2, 94), (3, 4321))
     )
@@ -267,7 +267,7 @@ def test_repeated_and_unknown_xids_are_counted(look: Look) -> None:
     assert "gpu-burnin explain" not in render(torn)
 
 
-def test_the_json_has_every_reading_with_its_unit_in_the_name(look: Look) -> None:
+def test_the_json_has_every_reading_with_its_unit_in_the_name(look: RepairFacts) -> None:
     told = json.loads(json.dumps(document(look(healthy(0), healthy(1)))))
     assert (told["schema"], told["exit_code"], told["tested"]) == ("muster-scan/v1", 0, False)
     assert [gpu["sku"] for gpu in told["gpus"]] == ["h100-sxm5-80gb"] * 2

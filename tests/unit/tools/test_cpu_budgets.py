@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.budgets import CACHES, CORES, TOLERATED, Budgets, read_budgets, told
+from tools.budgets import CACHES, CORES, TOLERATED, Budgets, compared, read_budgets
 
 # What `make test` may take on two cores, with warm caches and without any (docs/reference/proof.md).
 WARM_S, COLD_S = 45 * 60, 65 * 60
@@ -36,13 +36,13 @@ def test_parts_that_are_not_there_are_refused(tmp_path: Path) -> None:
 
 def test_a_budget_is_exceeded_from_its_tolerance_on() -> None:
     budgets = Budgets({"lab": 100.0}, {}, 100.0)
-    assert told("lab", 100.0, budgets) == ("100 of 100 CPU s", False)
-    assert told("lab", 100.0 * TOLERATED, budgets)[1] is False
-    assert told("lab", 100.0 * TOLERATED + 0.1, budgets)[1] is True
+    assert compared("lab", 100.0, budgets) == ("100 of 100 CPU s", False)
+    assert compared("lab", 100.0 * TOLERATED, budgets)[1] is False
+    assert compared("lab", 100.0 * TOLERATED + 0.1, budgets)[1] is True
 
 
 def test_filling_the_caches_may_take_its_minutes_of_both_cores() -> None:
     budgets = Budgets({"lab": 100.0}, {}, 100.0, cold_build_s=600.0)
     assert (budgets.of(CACHES), budgets.of("lab"), budgets.of("other")) == (1200.0, 100.0, None)
-    assert told(CACHES, 600.0 * CORES, budgets) == ("1200 of 1200 CPU s", False)
-    assert told(CACHES, 600.0 * CORES * TOLERATED + 1, budgets)[1] is True
+    assert compared(CACHES, 600.0 * CORES, budgets) == ("1200 of 1200 CPU s", False)
+    assert compared(CACHES, 600.0 * CORES * TOLERATED + 1, budgets)[1] is True

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
 from gpu_burnin.admission.gate_probe import numbers
-from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, look
+from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, probe
 from gpu_burnin.admission.gate_probe.state import State
 
 HASH, OTHER = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
@@ -41,7 +41,7 @@ class Api:
 
 def asked(folder: Path, answer: object, metrics: str = line("ValidatingAdmissionPolicy", HASH)) -> Gate:
     (folder / "policy.hash").write_text(f"{HASH}\n")
-    return look(cast(KubeApi, Api(answer, metrics)), folder)
+    return probe(cast(KubeApi, Api(answer, metrics)), folder)
 
 
 def test_refused_by_the_gates_name(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_without_what_was_installed_nothing_is_compared(tmp_path: Path, content:
     if content is not None:
         (tmp_path / "policy.hash").write_text(content, encoding="latin-1")
     with pytest.raises(NotAsked, match=r"policy\.hash"):
-        look(cast(KubeApi, Api(ApiError(REFUSED, 403), "")), tmp_path)
+        probe(cast(KubeApi, Api(ApiError(REFUSED, 403), "")), tmp_path)
 
 
 def test_numbers_of_no_answer_have_none_of_the_gate() -> None:

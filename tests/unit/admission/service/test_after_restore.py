@@ -60,7 +60,7 @@ def test_known_faults_and_asks_stay_out_and_agents_bring_the_others_back(
         # More than the share of the fleet that the admitter may close by itself.
         assert (doubted, left) == (tuple(GPUS), ())
         assert admitter.service.term is not None
-        admitter.service.term.tell_restored()
+        admitter.service.term.announce_restore()
         said = [line for line in admitter.messages() if "etcd was restored to an older state: " in line]
         assert len(said) == 1 and "take no new work until their agents have spoken" in said[0]
         reported = [line for line in admitter.lines("transition") if "restored to an older state" in line["message"]]

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_burnin.checks.pcie import numa as pcie_numa
 from gpu_burnin.checks.pcie.cpu import CpuPcie
-from gpu_burnin.checks.pcie.ledger import Ledger, Look
+from gpu_burnin.checks.pcie.ledger import Ledger, SlotComparison
 from gpu_burnin.checks.pcie.numa import cpu_list, near_device
 from gpu_burnin.checks.pcie.port import (
     FAULTS,
@@ -25,7 +25,7 @@ from gpu_burnin.checks.pcie.port import (
     geometry,
     pcie_port,
 )
-from gpu_burnin.checks.pcie.slots import fill_words, looker
+from gpu_burnin.checks.pcie.slots import fill_words, slot_comparer
 from gpu_burnin.device.cpu import CpuDevice
 from gpu_burnin.device.port import DeviceError
 
@@ -176,9 +176,9 @@ def test_many_wrong_copies_are_all_counted() -> None:
     ledger.batch(100)
     looks: list[bool] = []
 
-    def noting(slot: int, offset: int, old: int | None, poison: bool, brief: bool = False) -> Look:
+    def noting(slot: int, offset: int, old: int | None, poison: bool, brief: bool = False) -> SlotComparison:
         looks.append(brief)
-        return looker(ring, source, 8)(slot, offset, old, poison, brief)
+        return slot_comparer(ring, source, 8)(slot, offset, old, poison, brief)
 
     found = ledger.judge(noting)
     assert (found.copies, len(found.wrong)) == (100, 100)
@@ -202,7 +202,7 @@ def test_part_of_another_copy_is_no_copy_of_it() -> None:
         for step in ledger.batch(2).copies:
             ring[step.slot * words : (step.slot + 1) * words] = source[step.offset_bytes // 8 :][:words]
         ring[0], ring[1] = strange, 12345
-        (wrong,) = ledger.judge(looker(ring, source, words)).wrong
+        (wrong,) = ledger.judge(slot_comparer(ring, source, words)).wrong
         assert (wrong.kind, wrong.wrong_words, wrong.copy) == (Kind.CORRUPTED, 2, 0)
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from gpu_burnin.admission.decide import CODES
 from gpu_burnin.cli.muster import main as muster
-from gpu_burnin.fleet.baseline import told
+from gpu_burnin.fleet.baseline import comparison
 from gpu_burnin.fleet.baseline.rates import RatesError
 from tests.support.fake_api import FakeApi
 from tests.support.fleet_samples import admission
@@ -100,7 +100,7 @@ def test_the_json_has_the_fields_of_the_page_and_no_others(slow: Path) -> None:
     fields |= {f"peers[].{key}" for one in document["peers"] for key in one}
     assert documented == fields
     assert document["schema"] == "muster-baseline/v1" and document["rates_compared"] > 1200
-    assert {one["code"] for one in document["outside"]} == {told.SLOWER, told.DRIFTS} <= {*CODES}
+    assert {one["code"] for one in document["outside"]} == {comparison.SLOWER, comparison.DRIFTS} <= {*CODES}
     (cell, *_) = document["peers"]
     assert cell["peers"] >= 30 and 0 < cell["mad"] < cell["median"] and cell["named_from_share"] >= 0.01
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.fleet import REPORTS
-from gpu_burnin.fleet.baseline import rates, told
+from gpu_burnin.fleet.baseline import comparison, rates
 from gpu_burnin.fleet.baseline.points import read_point
 from gpu_burnin.report import model
 from gpu_burnin.system.clock import rfc3339
@@ -80,7 +80,7 @@ def test_what_does_not_count_is_told_and_not_kept(
 ) -> None:
     put(tmp_path, healthy, **changes)
     assert dict(take(tmp_path).left_out) == {why: 1} and not rows(tmp_path, "SELECT * FROM points")
-    found = told.look(tmp_path, NOW)
+    found = comparison.compare(tmp_path, NOW)
     assert (found.hosts, found.gpus, found.left_out, found.exit_code) == (0, 0, {why: 1}, 3)
 
 
@@ -104,9 +104,9 @@ def test_a_report_is_read_once_and_again_when_it_changes(healthy: dict[str, Any]
 def test_a_host_whose_newest_report_is_no_pass_is_not_compared(healthy: dict[str, Any], tmp_path: Path) -> None:
     put(tmp_path, healthy)
     take(tmp_path)
-    assert told.look(tmp_path, NOW).hosts == 1
+    assert comparison.compare(tmp_path, NOW).hosts == 1
     put(tmp_path, healthy, verdict="FAIL", finished_at=rfc3339(NOW + timedelta(hours=1)))
-    found = told.look(tmp_path, NOW)
+    found = comparison.compare(tmp_path, NOW)
     assert (found.hosts, found.left_out) == (0, {"no PASS": 1})
 
 

@@ -40,12 +40,12 @@ def process(proc: Path, pid: int, parent: int, words: str, state: str = "S") -> 
 
 def test_a_run_that_runs_keeps_the_next_one_out_until_it_gives_the_lock_back(tmp_path: Path, proc: Path) -> None:
     assert lock.take(tmp_path, OTHER, proc) == ""
-    assert lock.take(tmp_path, OTHER, proc) == "" and lock.seen(tmp_path, OTHER.owner, proc) == ""
+    assert lock.take(tmp_path, OTHER, proc) == "" and lock.other_holder(tmp_path, OTHER.owner, proc) == ""
     with pytest.raises(UpgradeRefused) as refused:
         lock.take(tmp_path, MINE, proc)
     said = f"bob upgrades drivers since {OTHER.since} (process 40 on {socket.gethostname()}); wait until"
     assert str(refused.value).startswith(said)
-    assert lock.seen(tmp_path, MINE.owner, proc) == str(refused.value)
+    assert lock.other_holder(tmp_path, MINE.owner, proc) == str(refused.value)
     lock.release(tmp_path, MINE.owner)
     assert book.read_lock(tmp_path) == OTHER, "it gave back what it did not have"
     lock.release(tmp_path, OTHER.owner)
@@ -66,7 +66,7 @@ def test_a_dead_run_is_told_as_such_and_keeps_nobody_out(tmp_path: Path, proc: P
             before = replace(OTHER, owner=replace(OTHER.owner, boot_id="another"))
     book.write_lock(tmp_path, before)
     said = f"bob {OTHER.what} since {OTHER.since} (process 40 on {socket.gethostname()}), and that run is dead"
-    assert lock.seen(tmp_path, MINE.owner, proc).startswith(said)
+    assert lock.other_holder(tmp_path, MINE.owner, proc).startswith(said)
     assert lock.take(tmp_path, MINE, proc).startswith(said)
     assert book.read_lock(tmp_path) == MINE
 

@@ -84,7 +84,7 @@ def api() -> Iterator[FakeApi]:
 
 def tell(api: FakeApi, folder: Path, subject: str, files: story.Files | None = None) -> story.Story:
     kube = KubeApi(api.kubeconfig(folder / "kubeconfig"))
-    return story.tell(kube, NAMES, subject, files or story.Files(), NOW - timedelta(days=7), NOW)
+    return story.story_of(kube, NAMES, subject, files or story.Files(), NOW - timedelta(days=7), NOW)
 
 
 def run(api: FakeApi, folder: Path, *arguments: str) -> Result:

@@ -234,7 +234,7 @@ def left_by_run(status: dict[str, Any], before: int) -> dict[str, Any]:
     return summary(status)
 
 
-def asked_for_waves(why: str, before: int) -> dict[str, Any]:
+def waiting_for_waves(why: str, before: int) -> dict[str, Any]:
     """The result of a run that stops at its power waves; `before` numbers the newest result then."""
     return {"changed": True, "ran": False, "why": why, "waves": "waiting", "sequence_before": before}
 
@@ -252,7 +252,7 @@ def bring_to_result(host: Host) -> dict[str, Any]:
         before = sequence_of(status)
         status = host.wait("power-request")
         if status["unit"]["running"]:
-            return asked_for_waves(f"joined the run in {unit}", before)
+            return waiting_for_waves(f"joined the run in {unit}", before)
         # What just ended is as fresh as any retest.
         retest = False
     decision = decide(status, level=host.params["level"], retest=retest, maintenance=host.maintenance(status))
@@ -270,7 +270,7 @@ def bring_to_result(host: Host) -> dict[str, Any]:
     host.start()
     status = host.wait("power-request")
     if status["unit"]["running"]:
-        return asked_for_waves(decision.why, before)
+        return waiting_for_waves(decision.why, before)
     result = left_by_run(status, before)
     return {"changed": True, "ran": True, "why": why, "waves": status["power_grant"]["state"]} | result
 

@@ -47,14 +47,14 @@ ahead_s:
 ARGUMENT_SPEC: dict[str, Any] = {"max_skew_s": {"type": "float", "default": 0.5}}
 
 
-def tell(_: AnsibleModule) -> dict[str, Any]:
+def read_clock(_: AnsibleModule) -> dict[str, Any]:
     """The time now."""
     return {"changed": False, "clock_s": time.time()}
 
 
 def main() -> None:
     """Entry point."""
-    run_module(tell, ARGUMENT_SPEC)
+    run_module(read_clock, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

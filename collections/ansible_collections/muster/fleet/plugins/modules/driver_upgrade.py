@@ -256,7 +256,7 @@ def _between(directory: Path, given: dict[str, Any]) -> dict[str, Any]:
 
 def _planned(cluster: Cluster, directory: Path, given: dict[str, Any], *, check_mode: bool) -> dict[str, Any]:
     now, me = rfc3339(datetime.now(UTC)), lock.owner()
-    before = lock.seen(directory, me) if check_mode else lock.take(directory, book.Lock(cluster.me, now, me))
+    before = lock.other_holder(directory, me) if check_mode else lock.take(directory, book.Lock(cluster.me, now, me))
     planned = False
     try:
         records, entries = cluster.records(), book.entries(directory)
@@ -297,7 +297,7 @@ def _step(upgrade: Upgrade, given: dict[str, Any]) -> dict[str, Any]:
     if phase == "begin":
         entry = upgrade.begin(given["loaded"])
     elif phase == "change":
-        entry = upgrade.change(_look(given["look"]))
+        entry = upgrade.change(_observation(given["look"]))
     elif phase == "test":
         try:
             held = from_json(Found, {"loaded": given["loaded"], **given["held"]})
@@ -311,7 +311,7 @@ def _step(upgrade: Upgrade, given: dict[str, Any]) -> dict[str, Any]:
     return {"changed": True, "given_back": entry.why if entry.outcome is Outcome.GIVEN_BACK else ""}
 
 
-def _look(printed: str) -> dict[str, Any] | None:
+def _observation(printed: str) -> dict[str, Any] | None:
     try:
         look: dict[str, Any] | None = json.loads(printed) if printed else None
     except ValueError as error:

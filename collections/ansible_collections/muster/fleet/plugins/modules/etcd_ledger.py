@@ -66,7 +66,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
-def look(module: AnsibleModule) -> dict[str, Any]:
+def observe(module: AnsibleModule) -> dict[str, Any]:
     """Ask the member."""
     given = module.params
     credentials = etcd_api.Credentials(given["ca"], given["cert"], given["key"])
@@ -81,7 +81,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(look, ARGUMENT_SPEC)
+    run_module(observe, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

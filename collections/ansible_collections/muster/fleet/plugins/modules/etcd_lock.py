@@ -90,7 +90,7 @@ def keep(module: AnsibleModule) -> dict[str, Any]:
             # What looks reads what the other run is about to change, and upgrade.yml lays programs ready to look.
             if running := lock.running(directory, me):
                 raise FleetError(f"{running}. Nothing was done")
-            before = lock.seen(directory, me)
+            before = lock.other_holder(directory, me)
         elif given["state"] == "released":
             lock.release(directory, me)
         else:

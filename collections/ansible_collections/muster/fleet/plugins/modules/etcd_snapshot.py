@@ -92,7 +92,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
-def look(module: AnsibleModule) -> dict[str, Any]:
+def observe(module: AnsibleModule) -> dict[str, Any]:
     """Verify, and begin the restore where asked. Raises FleetError."""
     given = module.params
     directory = Path(given["directory"])
@@ -112,7 +112,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(look, ARGUMENT_SPEC)
+    run_module(observe, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

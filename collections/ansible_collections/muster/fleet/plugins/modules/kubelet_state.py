@@ -156,7 +156,7 @@ def node_lost(params: dict[str, Any], url: str) -> bool:
     return will_not_register(lambda: node_absent(server, params["node"]), age_s)
 
 
-def look(module: AnsibleModule) -> dict[str, Any]:
+def observe(module: AnsibleModule) -> dict[str, Any]:
     """Look at the host. Raises OSError and FleetError."""
     params = module.params
     own = [Path(params["client_cert"]), Path(params["serving_cert"])]
@@ -179,7 +179,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(look, ARGUMENT_SPEC)
+    run_module(observe, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

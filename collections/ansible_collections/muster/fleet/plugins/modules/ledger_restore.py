@@ -19,7 +19,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 try:
     from gpu_burnin.admission.carried import carried, keep
     from gpu_burnin.admission.client import KubeApi
-    from gpu_burnin.admission.restore import Plan, carry, compared, ledger, seen_of, wait_until_closed
+    from gpu_burnin.admission.restore import Plan, carry, compared, highest_of, ledger, wait_until_closed
     from gpu_burnin.api.names import Names
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.system.codec import from_json, to_json
@@ -152,11 +152,11 @@ def run(module: AnsibleModule) -> dict[str, Any]:
             write_atomic(kept, json.dumps(to_json(plan)).encode())
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
-    return {"changed": given["step"] == "keep" and not known, **_told(plan)}
+    return {"changed": given["step"] == "keep" and not known, **_summary(plan)}
 
 
-def _told(plan: Plan) -> dict[str, Any]:
-    lines = [f"{one.name}: {one.told}" for one in plan.nodes]
+def _summary(plan: Plan) -> dict[str, Any]:
+    lines = [f"{one.name}: {one.difference}" for one in plan.nodes]
     return {"lines": lines, "moved": len(plan.nodes), "everyone": plan.why if plan.everyone else ""}
 
 
@@ -206,13 +206,13 @@ def _keep(given: dict[str, Any], plan: Plan) -> None:
     for one in plan.nodes:
         if one.name not in records:
             continue
-        key, sequence, report = seen_of(records[one.name])
+        key, sequence, report = highest_of(records[one.name])
         if key and sequence > carried(ledger_dir, one.name, key)[0]:
             keep(ledger_dir, one.name, key, sequence, report)
 
 
 def _carry(given: dict[str, Any], plan: Plan, *, act: bool) -> dict[str, Any]:
-    told, api, names = _told(plan), KubeApi(Path(given["kubeconfig"])), Names(given["domain"])
+    told, api, names = _summary(plan), KubeApi(Path(given["kubeconfig"])), Names(given["domain"])
     if not act:
         return {"changed": True, "doubted": [], **told}
     written = carry(api, names, plan)

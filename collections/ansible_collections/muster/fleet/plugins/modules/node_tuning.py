@@ -123,7 +123,7 @@ def tune(module: AnsibleModule) -> dict[str, Any]:
     if wrong:
         raise FleetError("; ".join(wrong))
     rebuilt = refresh_initramfs(module, act=act)
-    path = peer_path.look(host.kernel_root)
+    path = peer_path.observe(host.kernel_root)
     reboot = [item.note for item in found if item.state == NEEDS_REBOOT]
     overridden = [item.note for item in found if item.state == OVERRIDDEN]
     problems = path.problems if given["profile"] == GPU else []

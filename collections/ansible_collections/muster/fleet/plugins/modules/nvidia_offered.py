@@ -75,7 +75,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
-def look(module: AnsibleModule) -> dict[str, Any]:
+def observe(module: AnsibleModule) -> dict[str, Any]:
     """Ask the sources. Raises OSError."""
     given = module.params
     asked = beside.Parts(**{name: given[name] for name in beside.Parts.__dataclass_fields__})
@@ -91,7 +91,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(look, ARGUMENT_SPEC)
+    run_module(observe, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

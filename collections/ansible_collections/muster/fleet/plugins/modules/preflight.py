@@ -278,13 +278,13 @@ def nvidia_problems(nvidia: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         modules=nvidia["modules"],
         beside=beside.packages(nvidia["source"], nvidia["driver_version"], parts, connected),
     )
-    offers = stack.look(root, run_command, asked, facts, models, nvidia["timeout_s"])
+    offers = stack.observe(root, run_command, asked, facts, models, nvidia["timeout_s"])
     system = stack.System(os_release(root)["id"], platform.machine())
     found = stack.problems(asked, facts, models, offers, system)
     return [asdict(one) for one in found]
 
 
-def look(module: AnsibleModule) -> dict[str, Any]:
+def observe(module: AnsibleModule) -> dict[str, Any]:
     """Gather the facts. Raises OSError."""
     facts = gather({entry["port"]: entry["units"] for entry in module.params["ports"]})
     facts["mirror_fault"] = mirror_fault(**module.params["mirror"]) if module.params["mirror"] else ""
@@ -303,7 +303,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(look, ARGUMENT_SPEC)
+    run_module(observe, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def _sick(given: dict[str, Any], member: etcd_api.Health | None) -> str:
     return ""
 
 
-def look(module: AnsibleModule) -> dict[str, Any]:
+def observe(module: AnsibleModule) -> dict[str, Any]:
     """Ask each program. Raises FleetError."""
     given = module.params
     places = Path(given["directory"]), Path(given["ready"])
@@ -212,7 +212,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(look, ARGUMENT_SPEC)
+    run_module(observe, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -56,12 +56,12 @@ def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[i
     wrong = [result for result in bad if result.target.name not in absent]
     list_file = known_hosts.with_name(LIST_NAME)
     if wrong:
-        problems, each = told_once(wrong)
+        problems, each = merged_problems(wrong)
         title = f"{len(wrong):,} of {len(results):,} hosts cannot be used over SSH"
         raise failure(title, [*too_many, *problems], list_file, each)
     forget(list_file)
     pinned = [result.target.name for result in results if result.new_key]
-    told, _ = told_once(bad)
+    told, _ = merged_problems(bad)
     return {
         "changed": bool(pinned),
         "hosts": [as_json(result) for result in results],
@@ -71,7 +71,7 @@ def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[i
     }
 
 
-def told_once(results: Sequence[ProbeResult]) -> tuple[list[Problem], list[str]]:
+def merged_problems(results: Sequence[ProbeResult]) -> tuple[list[Problem], list[str]]:
     """The problems, the same kind of many hosts as one; then, when that left something out, each in full."""
     kinds: dict[tuple[str, str], list[tuple[str, HostProblem]]] = defaultdict(list)
     for result in results:

@@ -74,11 +74,11 @@ def _comparable(own: Mapping[str, Any], name: str) -> object:
 
 @dataclass(eq=False)
 class _Question:
-    """A question about the hosts of a class; `judge` answers it for one host, `tell` reports that answer for each."""
+    """A question about the hosts of a class; `judge` answers it for one host, `report` reports that answer for each."""
 
     inputs: Inputs
     judge: Callable[[Variables], Any]
-    tell: Callable[[str, Any, Scope], None]
+    report: Callable[[str, Any, Scope], None]
     answers: dict[object, Any] = field(default_factory=dict)
 
     def ask(self, hosts: Sequence[str], resolver: Resolver) -> None:
@@ -88,7 +88,7 @@ class _Question:
                 self.answers[key] = self.judge(Variables(self.inputs.scope.of(alike[0]), resolver))
             if self.answers[key]:
                 for host in alike:
-                    self.tell(host, self.answers[key], self.inputs.scope)
+                    self.report(host, self.answers[key], self.inputs.scope)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class RoleCheck:
                 return option_findings(role, name, {**option, "no_log": True}, value, is_default=is_default)
             return self._valid[key]
 
-        def tell(host: str, answer: Any, scope: Scope) -> None:
+        def report(host: str, answer: Any, scope: Scope) -> None:
             if answer is _MISSING:
                 if not self._findings.is_blamed(host, name):
                     needs = f"role {role} needs {name}, which is not set"
@@ -183,29 +183,29 @@ class RoleCheck:
             for message, fix in answer:
                 self._findings.add(host, message, fix, where, name, variables.reads(name))
 
-        self._add((role, name, id(option)), Inputs(scope, (name,)), judge, tell)
+        self._add((role, name, id(option)), Inputs(scope, (name,)), judge, report)
 
     def _rule_tell(self, rule: RoleRule) -> Callable[[str, Any, Scope], None]:
-        def tell(host: str, answer: Any, scope: Scope) -> None:
+        def report(host: str, answer: Any, scope: Scope) -> None:
             variables = Variables(scope.of(host), self._resolver)
             where, reads = variables.origin(rule.blamed), variables.reads(rule.blamed)
             for message, fix in answer:
                 self._findings.add(host, message, fix, where, rule.blamed, reads)
 
-        return tell
+        return report
 
     def _add(
         self,
         subject: tuple[Any, ...],
         inputs: Inputs,
         judge: Callable[[Variables], Any],
-        tell: Callable[[str, Any, Scope], None],
+        report: Callable[[str, Any, Scope], None],
     ) -> None:
         """The question, unless another play has asked it already of the same values."""
         key = (subject, inputs.key)
         if key not in self._asked:
             self._asked.add(key)
-            self._questions.setdefault(inputs.scope.members, []).append(_Question(inputs, judge, tell))
+            self._questions.setdefault(inputs.scope.members, []).append(_Question(inputs, judge, report))
 
 
 def rule_judge(rule: RoleRule) -> Callable[[Variables], Any]:

@@ -243,7 +243,7 @@ def entry(cluster: Cluster, listed: Sequence[Listed]) -> Listed | None:
     return ours[0] if ours else None
 
 
-def look(cluster: Cluster, host: Seen) -> Facts:
+def observe(cluster: Cluster, host: Seen) -> Facts:
     """The facts now. Raises FleetError."""
     listed = entry(cluster, cluster.listed())
     running = host.running()
@@ -263,7 +263,7 @@ def settled(
     """The facts of now; a running voter that is not healthy gets time to become so. Raises FleetError."""
     deadline = clock() + settle_s
     while True:
-        facts = look(cluster, host)
+        facts = observe(cluster, host)
         voter = facts.listed is not None and not facts.listed.learner
         if decide(facts) is not Step.STOP or not voter or clock() >= deadline:
             return facts

@@ -67,11 +67,11 @@ def _end(node: Node, grace_s: float) -> None:
     for signal, timeout_s in (("SIGTERM", grace_s), ("SIGKILL", _KILLED_S)):
         for namespace, container in services.tasks(node.root):
             # One that has ended meanwhile is no error: what is left in the end counts.
-            _said(node, ["ctr", "-n", namespace, "tasks", "kill", "--all", "--signal", signal, container])
+            _failure(node, ["ctr", "-n", namespace, "tasks", "kill", "--all", "--signal", signal, container])
         if _wait(node, timeout_s, lambda: not services.tasks(node.root)):
             return
     names = ", ".join(container for _, container in services.tasks(node.root))
-    why = _said(node, ["ctr", "-n", KUBERNETES, "tasks", "ls"])
+    why = _failure(node, ["ctr", "-n", KUBERNETES, "tasks", "ls"])
     raise FleetError(
         f"these containers do not end: {names}{f' ({why})' if why else ''}; look at `ctr -n k8s.io tasks ls`"
     )
@@ -95,11 +95,11 @@ def _wait(node: Node, timeout_s: float, condition: Callable[[], bool]) -> bool:
 
 
 def _must(node: Node, command: list[str]) -> None:
-    if said := _said(node, command):
+    if said := _failure(node, command):
         raise FleetError(f"{' '.join(command)} failed: {said}")
 
 
-def _said(node: Node, command: list[str]) -> str:
+def _failure(node: Node, command: list[str]) -> str:
     """Run a command; its last words when it failed, empty when it did not."""
     try:
         ended = node.run(command, _COMMAND_S)

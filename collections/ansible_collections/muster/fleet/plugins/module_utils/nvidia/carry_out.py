@@ -105,11 +105,11 @@ def _carry_out(action: Action, host: Host, facts: Facts, wanted: Wanted) -> str:
         decide.HOLD: lambda: apt.hold(action.target, host.run) or "",
         decide.BUILD: lambda: _build(host, wanted, action.target[0]),
         decide.FOLLOW: lambda: _follow(host, action.target[0]),
-        decide.INITRAMFS: lambda: _said(host.run, ["update-initramfs", "-u", "-k", "all"], _BUILD_TIMEOUT_S),
+        decide.INITRAMFS: lambda: _failure(host.run, ["update-initramfs", "-u", "-k", "all"], _BUILD_TIMEOUT_S),
         decide.LOAD: lambda: _load(host.run),
         decide.RELOAD: lambda: _reload(host.run),
-        decide.PERSIST: lambda: _said(host.run, ["systemctl", "enable", "--now", "nvidia-persistenced.service"]),
-        decide.SET: lambda: _said(host.run, list(action.target)),
+        decide.PERSIST: lambda: _failure(host.run, ["systemctl", "enable", "--now", "nvidia-persistenced.service"]),
+        decide.SET: lambda: _failure(host.run, list(action.target)),
     }
     return steps[action.kind]()
 
@@ -182,12 +182,12 @@ def _build(host: Host, wanted: Wanted, release: str) -> str:
             return str(error)
         if missing := _get_headers(host, release):
             return missing
-    said = _said(host.run, ["dkms", "autoinstall", "-k", release], _BUILD_TIMEOUT_S)
+    said = _failure(host.run, ["dkms", "autoinstall", "-k", release], _BUILD_TIMEOUT_S)
     if said:
         return f"{said} (see /var/lib/dkms/*/*/build/make.log)"
     # DKMS that was killed after it had put the modules there calls them installed, and modprobe does not know them.
     base = [] if host.kernel_root == Path("/") else ["-b", str(host.kernel_root)]
-    return _said(host.run, ["depmod", *base, release])
+    return _failure(host.run, ["depmod", *base, release])
 
 
 def _follow(host: Host, name: str) -> str:
@@ -203,9 +203,9 @@ def _follow(host: Host, name: str) -> str:
 
 
 def _load(run: Run) -> str:
-    said = _said(run, ["modprobe", "nvidia"], _LOAD_TIMEOUT_S)
+    said = _failure(run, ["modprobe", "nvidia"], _LOAD_TIMEOUT_S)
     # Without the device files of nvidia-uvm no CUDA program starts.
-    return said or _said(run, ["modprobe", "nvidia-uvm"], _LOAD_TIMEOUT_S)
+    return said or _failure(run, ["modprobe", "nvidia-uvm"], _LOAD_TIMEOUT_S)
 
 
 def _reload(run: Run) -> str:
@@ -216,18 +216,18 @@ def _reload(run: Run) -> str:
         return str(error)
     running = [f"{name}.service" for name in services.OF_GPUS if states[name] in services.RUNNING]
     if running:
-        _said(run, ["systemctl", "stop", *running])
+        _failure(run, ["systemctl", "stop", *running])
     try:
         said = ""
         for module in _MODULES:
-            said = _said(run, ["modprobe", "-r", module], _LOAD_TIMEOUT_S)
+            said = _failure(run, ["modprobe", "-r", module], _LOAD_TIMEOUT_S)
         return said or _load(run)
     finally:
         if running:
-            _said(run, ["systemctl", "start", *reversed(running)])
+            _failure(run, ["systemctl", "start", *reversed(running)])
 
 
-def _said(run: Run, command: list[str], timeout_s: float = 120.0) -> str:
+def _failure(run: Run, command: list[str], timeout_s: float = 120.0) -> str:
     """Run a command; its last words when it failed, empty when it did not."""
     try:
         ended = run(command, timeout_s)

@@ -80,16 +80,16 @@ def on_disk(root: Path, run: Run) -> dict[str, Module]:
 def _chosen(root: Path, release: str, run: Run) -> Path | None:
     """The file that `modprobe nvidia` would load; None where the kernel's modules.dep has none. Raises CommandError."""
     folders = () if root == Path("/") else ("-d", str(root), "-C", str(root / "etc/modprobe.d"))
-    what, by = _asked(("-S", release, *folders), run, "nvidia")
+    what, by = _depends_on(("-S", release, *folders), run, "nvidia")
     if what == "install":
         name = _OTHER_NAME.match(by)
         if name is None:
             raise CommandError(f"modprobe.d has `install nvidia {by}`, so the module is not loaded; remove that line")
-        what, by = _asked(("-S", release, *folders, "--ignore-install"), run, name["name"])
+        what, by = _depends_on(("-S", release, *folders, "--ignore-install"), run, name["name"])
     return Path(by.split(" ")[0]) if what == "insmod" else None
 
 
-def _asked(options: Sequence[str], run: Run, name: str) -> tuple[str, str]:
+def _depends_on(options: Sequence[str], run: Run, name: str) -> tuple[str, str]:
     """The last line of modprobe(8)'s --show-depends, which is the module's own: `insmod FILE` or `install COMMAND`."""
     done = run(["modprobe", "--show-depends", *options, name])
     if done.code != 0 and "not found in directory" in done.err:

@@ -73,7 +73,7 @@ class Finding:
     of_machine: bool = False
 
 
-def look(root: Path, run: Run, asked: Asked, facts: Facts, models: Models, timeout_s: float) -> Offers:
+def observe(root: Path, run: Run, asked: Asked, facts: Facts, models: Models, timeout_s: float) -> Offers:
     """What the host could install, as far as that is relevant. Raises OSError."""
     has_driver = asked.source == IMAGE or is_there(facts, asked.driver_version)
     others = beside.missing(asked.beside, run) if asked.repository_url else []

@@ -58,7 +58,7 @@ class PeerPath:
         return found
 
 
-def look(root: Path) -> PeerPath:
+def observe(root: Path) -> PeerPath:
     """The paths of all NVIDIA GPUs below a root."""
     iommu, bridges = {}, set()
     for gpu in (device for device in pci.devices(root) if device.is_gpu) if (root / _DEVICES).is_dir() else ():

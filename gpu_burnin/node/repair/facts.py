@@ -16,7 +16,7 @@ _SLOTS = "sys/bus/pci/slots"
 
 
 @dataclass(frozen=True)
-class Look:
+class RepairFacts:
     """The node now. `slots` are the names printed in the chassis, by PCI address without function (0000:91:00).
 
     `working` are the processes that compute on a GPU: with one of them nothing is done.
@@ -31,10 +31,10 @@ class Look:
     status: Status
 
 
-def look(config: Config, root: Path = Path("/")) -> Look:
+def look(config: Config, root: Path = Path("/")) -> RepairFacts:
     """Raises GpuBurninError where the state directory may not be read."""
     host = read_host(root)
-    return Look(
+    return RepairFacts(
         node=config.node_name,
         boot_id=host.boot_id,
         machine_id=host.machine_id,

@@ -100,7 +100,7 @@ class Baseline:
         }
 
 
-def look(state: Path, now: datetime, least: int = LEAST_PEERS) -> Baseline:
+def compare(state: Path, now: datetime, least: int = LEAST_PEERS) -> Baseline:
     """Take in the reports of a fleet's state that are new, and compare all. Raises RatesError."""
     path = state / rates.FILE
     taken = rates.take_in(path, rates.reports_of(state / REPORTS), now, all_there=True)
