@@ -40,6 +40,7 @@ TTL_DAYS = default("node_admission", "node_admission_evidence_ttl_s") // 86400
 LOW, HIGH = f"{FREQUENCIES_HZ[0]:g}", f"{FREQUENCIES_HZ[-1]:g}"
 HBM_FLOORS = sum("hbm_rate" in sku.floors for sku in load_skus().skus.values())
 NUMBERS = {5: "five"}
+LEADS = "docs/decisions/36-one-admitter-leads.md"
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,8 @@ NUMBERS = {5: "five"}
         ("docs/data-flow.md", f"not more than {MAX_SKEW_S:.0f} seconds in the future"),
         ("docs/data-flow.md", f"taints at most {AdmitterConfig.expire_share:.0%} of the nodes".replace("%", " %")),
         ("docs/data-flow.md", f"(root only, newest {KEEP_RUNS})"),
-        ("docs/decisions.md", f"It writes until {WRITE_S:.0f} seconds after it sent its last"),
-        ("docs/decisions.md", f"others take the Lease when they have seen no renewal for {LEASE_S:.0f}."),
+        (LEADS, f"It writes until {WRITE_S:.0f} seconds after it sent its last"),
+        (LEADS, f"others take the Lease when they have seen no renewal for {LEASE_S:.0f}."),
         ("docs/operations/power-waves.md", f"at {LOW} to {HIGH} Hz"),
         ("docs/reference/checks.md", f"{CLEARLY:g} times as fast as TF32"),
         (

@@ -17,7 +17,7 @@ from jinja2.nativetypes import NativeEnvironment
 from gpu_burnin.fleet.plan.sizing import SIZES
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
-# By the nodes that are planned, as docs/decisions.md and the roles' pages promise them.
+# By the nodes that are planned, as docs/decisions (30 and 32) and the roles' pages promise them.
 TABLE = {
     3: (400, 200, 10, 2000, 50, 100),
     100: (400, 200, 10, 2000, 50, 100),

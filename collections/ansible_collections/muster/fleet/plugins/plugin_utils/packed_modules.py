@@ -2,8 +2,8 @@
 
 Ansible parses a module and all that it imports, and packs them, on the module's first use in a run: 0.2 to 0.4 s of
 processor time, while its workers wait for each other. It keeps the archives in its own temporary folder until the run
-ends (decision 42). Here they are kept for longer: under a name that is made of every source, in a folder that nobody
-else may enter, each with its digest.
+ends (docs/decisions/42-modules-packed-once.md). Here they are kept for longer: under a name that is made of every
+source, in a folder that nobody else may enter, each with its digest.
 """
 
 from __future__ import annotations
