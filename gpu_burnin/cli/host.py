@@ -53,6 +53,7 @@ def host(
     """
     if host_name.startswith("-"):
         raise click.UsageError(f"HOST comes first, then the options of run; {host_name!r} is not a host")
+    _refuse_unknown(run_options)
     target, done = parse_host(host_name, user, port, identity), None
     try:
         done = _run(target, run_options, known_hosts.expanduser(), trust_new)
@@ -66,6 +67,13 @@ def host(
         click.echo(f"{target.name}: the run goes on there; `gpu-burnin host {host_name}` follows it", err=True)
         sys.exit(_INTERRUPTED)
     sys.exit(done.exit_code)
+
+
+def _refuse_unknown(run_options: tuple[str, ...]) -> None:
+    """Raises UsageError for what `run` would refuse, before a host is dialled: that may take its time."""
+    from gpu_burnin.cli.main import run
+
+    run.make_context("gpu-burnin run", [*run_options])
 
 
 def _run(target: Target, run_options: tuple[str, ...], known_hosts: Path, trust_new: bool) -> RemoteRun:

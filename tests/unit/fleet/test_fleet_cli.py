@@ -101,6 +101,21 @@ def test_options_before_the_host_are_explained(call: Call) -> None:
     assert done.exit_code == 2 and "HOST comes first" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--levle", "quick"], "No such option '--levle'. (Did you mean one of: '--help', '--level', '--seed'?)"),
+        (["--level", "quik"], "Invalid value for '--level': 'quik' is not one of 'quick', 'standard', 'extended'."),
+    ],
+)
+def test_options_that_run_would_refuse_dial_nobody(
+    call: Call, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    monkeypatch.setattr("gpu_burnin.fleet.remote.run_on_host", lambda *_: pytest.fail("dialled"))
+    done = call("host", "node42", *options)
+    assert done.exit_code == 2 and done.stderr.endswith(f"\n\nError: {message}\n")
+
+
 def test_host_gives_unknown_options_to_run_and_exits_with_its_code(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
