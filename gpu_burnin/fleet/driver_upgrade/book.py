@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
 
 from gpu_burnin.api.record import Ask
-from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.system.codec import Misfit, from_json, to_json
-from gpu_burnin.system.files import parse_json, read_text, write_atomic
+from gpu_burnin.fleet.durable import SCHEMA, read, write
+from gpu_burnin.system.codec import to_json
 
-SCHEMA = "muster-driver-upgrade/v1"
 _RUN = "run.json"
 _HOSTS = "hosts"
-_LOCK = "lock.json"
-_T = TypeVar("_T", "Run", "Entry", "Lock")
 
 
 class Step(StrEnum):
@@ -100,27 +94,6 @@ class Run:
     schema: str = SCHEMA
 
 
-@dataclass(frozen=True)
-class Owner:
-    """A process that nothing else is taken for: its machine, the boot, its id, and when it began in clock ticks."""
-
-    machine: str
-    boot_id: str
-    pid: int
-    began_ticks: int
-
-
-@dataclass(frozen=True)
-class Lock:
-    """Who runs what, since when, in which process. `what` goes on from who, such as "upgrades drivers"."""
-
-    who: str
-    since: str
-    owner: Owner
-    what: str = "upgrades drivers"
-    schema: str = SCHEMA
-
-
 def entries(directory: Path) -> dict[str, Entry]:
     """The newest entry of each host. Raises GpuBurninError for one that cannot be used."""
     return {path.stem: read_entry(directory, path.stem) for path in sorted((directory / _HOSTS).glob("*.json"))}
@@ -128,55 +101,19 @@ def entries(directory: Path) -> dict[str, Entry]:
 
 def read_entry(directory: Path, node: str) -> Entry:
     """Raises GpuBurninError."""
-    return _read(Entry, directory / _HOSTS / f"{node}.json")
+    return read(Entry, directory / _HOSTS / f"{node}.json")
 
 
 def write_entry(directory: Path, entry: Entry) -> None:
     """Keep it, durably. Raises GpuBurninError."""
-    _write(directory / _HOSTS / f"{entry.node}.json", to_json(entry))
+    write(directory / _HOSTS / f"{entry.node}.json", to_json(entry))
 
 
 def read_run(directory: Path) -> Run:
     """The newest run. Raises GpuBurninError."""
-    return _read(Run, directory / _RUN)
+    return read(Run, directory / _RUN)
 
 
 def write_run(directory: Path, run: Run) -> None:
     """Keep it, durably. Raises GpuBurninError."""
-    _write(directory / _RUN, to_json(run))
-
-
-def lock_path(directory: Path) -> Path:
-    """Where the lock of a run is."""
-    return directory / _LOCK
-
-
-def read_lock(directory: Path) -> Lock | None:
-    """The lock, None where nobody has it. Raises GpuBurninError."""
-    return _read(Lock, lock_path(directory)) if lock_path(directory).exists() else None
-
-
-def write_lock(directory: Path, lock: Lock) -> None:
-    """Keep it, durably. Raises GpuBurninError."""
-    _write(lock_path(directory), to_json(lock))
-
-
-def _read(kind: type[_T], path: Path) -> _T:
-    try:
-        found = from_json(kind, parse_json(read_text(path)))
-    except (OSError, ValueError, Misfit) as error:
-        raise GpuBurninError(
-            f"{path} cannot be read ({error}), so nobody knows what was begun; repair it, or move it away and look at "
-            "`muster status`"
-        ) from error
-    if found.schema != SCHEMA:
-        raise GpuBurninError(f"{path} is of schema {found.schema}; move it away")
-    return found
-
-
-def _write(path: Path, document: Any) -> None:
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(document, indent=1).encode() + b"\n")
-    except OSError as error:
-        raise GpuBurninError(f"{path} cannot be written ({error.strerror}); nothing is done without it") from error
+    write(directory / _RUN, to_json(run))

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_burnin.admission.view import Pod
-from gpu_burnin.api.record import NodeAdmission, State
+from gpu_burnin.api.record import Ask, NodeAdmission, State
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Left, Outcome, Run
+from gpu_burnin.fleet.repair.permit import upgrading
 
 IMAGE = "image"
 _MOST_NAMES = 3
@@ -87,6 +88,22 @@ def listed(names: Sequence[str]) -> str:
     """Some names, and how many more there are."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def refuse_elsewhere(records: Mapping[str, NodeAdmission], entries: Mapping[str, Entry]) -> None:
+    """Raises UpgradeRefused where the ledger shows a run of another controller, whose folder is not this one."""
+    found: list[tuple[str, Ask]] = []
+    for name, record in sorted(records.items()):
+        ask, entry = upgrading(record), entries.get(name)
+        if ask and not (entry is not None and any(ask == asked.ask for asked in entry.asks)):
+            found.append((name, ask))
+    if found:
+        ask = min((ask for _, ask in found), key=lambda ask: ask.since)
+        raise UpgradeRefused(
+            f"{listed([name for name, _ in found])}: {ask.who} upgrades drivers from another controller since "
+            f"{ask.since}; wait until that run has ended. If it was lost, run it again there; if it cannot be, see "
+            "docs/operations/driver-upgrade.md, 'When the run is killed'"
+        )
 
 
 def refuse_mix(hosts: Sequence[HostView]) -> None:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.fleet.driver_upgrade import book, lock
-from gpu_burnin.fleet.driver_upgrade.book import Entry, Lock, Outcome, Run, Step
+from gpu_burnin.fleet import lock
+from gpu_burnin.fleet.driver_upgrade import book
+from gpu_burnin.fleet.driver_upgrade.book import Entry, Outcome, Run, Step
+from gpu_burnin.fleet.lock import Lock
 from tests.support.upgrade_site import NEW, OLD, Site
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,7 +113,7 @@ def test_a_failure_is_kept_stops_the_next_batch_and_is_told(ansible_playbook: Pl
 def test_one_run_at_a_time(ansible_playbook: Playbook, site: Site, dead: bool) -> None:
     """The lock is of this process, or of one that it was in another boot."""
     other = lock.owner(pid=os.getpid())
-    book.write_lock(site.directory, Lock("bob", "t", replace(other, boot_id="another") if dead else other))
+    lock.write(site.directory, Lock("bob", "t", replace(other, boot_id="another") if dead else other))
     play = site.folder / "plan.yml"
     host = {"name": "gpu-1", "source": "nvidia", "wanted": NEW, "loaded": OLD, "differs": "it differs"}
     given = {"directory": str(site.directory), "kubeconfig": str(site.kubeconfig)}
@@ -134,7 +136,7 @@ def test_one_run_at_a_time(ansible_playbook: Playbook, site: Site, dead: bool) -
         assert done.returncode == 0, told
         assert "bob upgrades drivers since t" in told and "that run is dead" in told
         assert book.read_run(site.directory).hosts == ("gpu-1",)
-        assert book.read_lock(site.directory) is None, "the summary gives the lock back"
+        assert lock.read(site.directory) is None, "the summary gives the lock back"
     else:
         assert done.returncode == 2
         assert f"bob upgrades drivers since t (process {os.getpid()} on" in told

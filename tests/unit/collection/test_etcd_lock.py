@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_burnin.fleet.driver_upgrade import book, lock
+from gpu_burnin.fleet import lock
 from tests.support.site_plays import site_plays
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 MODULE = "muster.fleet.etcd_lock"
 # A process of this machine that has ended: no boot had this id.
-DEAD = book.Lock("bob", "2026-11-22T17:00:00Z", lock.Owner(socket.gethostname(), "none", 40, 4), "restores etcd")
+DEAD = lock.Lock("bob", "2026-11-22T17:00:00Z", lock.Owner(socket.gethostname(), "none", 40, 4), "restores etcd")
 # This process is of no ansible-playbook, and lives as long as the test.
-ALIVE = book.Lock("anna", "2026-11-22T17:00:00Z", lock.owner(pid=os.getpid()), "restores etcd")
+ALIVE = lock.Lock("anna", "2026-11-22T17:00:00Z", lock.owner(pid=os.getpid()), "restores etcd")
 # Which clusters each operation locks, as the playbooks name them.
 OPERATIONS = {
     "etcd_restore": {"{{ cluster }}"},
@@ -82,7 +82,7 @@ def test_the_lock_of_a_killed_run_is_told_and_taken_over_and_given_back(
     tmp_path: Path, ansible_playbook: Playbook
 ) -> None:
     (tmp_path / "lock").mkdir()
-    book.write_lock(tmp_path / "lock", DEAD)
+    lock.write(tmp_path / "lock", DEAD)
     foretold = ansible_playbook(play(tmp_path, "taken"), "--check")
     done = ansible_playbook(play(tmp_path, "taken", "released"), "-vv")
     for said in (" ".join((run.stdout + run.stderr).split()) for run in (foretold, done)):
@@ -92,7 +92,7 @@ def test_the_lock_of_a_killed_run_is_told_and_taken_over_and_given_back(
         assert "this run takes its lock over" in said
     assert done.returncode == 0, done.stdout
     assert "replaces certificates" in done.stdout
-    assert book.read_lock(tmp_path / "lock") is None
+    assert lock.read(tmp_path / "lock") is None
     assert "is dead" not in ansible_playbook(play(tmp_path, "taken", "released")).stdout
 
 
@@ -127,10 +127,10 @@ def test_the_lock_of_a_rotation_of_certificates_is_given_back_by_the_site_yml_na
     both = ansible_playbook("rotate.yml", "site.yml")
     assert both.returncode == 0 and "builds the fleet" in both.stdout, both.stdout + both.stderr
     assert not list(state.glob("*/lock.json"))
-    book.write_lock(state / "etcd-lock-main", DEAD)
+    lock.write(state / "etcd-lock-main", DEAD)
     alone = ansible_playbook("site.yml")
     assert alone.returncode == 0 and "builds the fleet" in alone.stdout, alone.stdout + alone.stderr
-    assert book.read_lock(state / "etcd-lock-main") == DEAD
+    assert lock.read(state / "etcd-lock-main") == DEAD
 
 
 @pytest.mark.slow
@@ -140,14 +140,14 @@ def test_site_yml_does_not_begin_beside_an_operation_that_goes_on(
 ) -> None:
     """It would start what that has stopped. What only looks is told of it, and goes on."""
     (state / f"etcd-lock-{cluster}").mkdir(parents=True)
-    book.write_lock(state / f"etcd-lock-{cluster}", ALIVE)
+    lock.write(state / f"etcd-lock-{cluster}", ALIVE)
     told = f"anna restores etcd since {ALIVE.since} (process {os.getpid()} on {socket.gethostname()}); wait until"
     for options, allowed in (((), False), (("--check",), True), (("--tags", "preflight"), True)):
         done = ansible_playbook("site.yml", *options)
         said = " ".join((done.stdout + done.stderr).split())
         assert told in said and ("builds the fleet" in said) == allowed == (done.returncode == 0), said
         assert ("Nothing was done" in said) != allowed
-    assert book.read_lock(state / f"etcd-lock-{cluster}") == ALIVE
+    assert lock.read(state / f"etcd-lock-{cluster}") == ALIVE
 
 
 def test_site_yml_looks_for_such_an_operation_first() -> None:
@@ -157,10 +157,10 @@ def test_site_yml_looks_for_such_an_operation_first() -> None:
 
 @pytest.mark.slow
 def test_while_another_operation_runs_no_certificate_is_replaced(tmp_path: Path, ansible_playbook: Playbook) -> None:
-    other = book.Lock("anna", "2026-11-22T17:00:00Z", lock.Owner("elsewhere", "1b4e", 40, 400), "upgrades etcd")
+    other = lock.Lock("anna", "2026-11-22T17:00:00Z", lock.Owner("elsewhere", "1b4e", 40, 400), "upgrades etcd")
     state = tmp_path / "state"
     (state / "etcd-lock-events").mkdir(parents=True)
-    book.write_lock(state / "etcd-lock-events", other)
+    lock.write(state / "etcd-lock-events", other)
     inventory = tmp_path / "hosts.yml"
     variables = {"fleet_name": "lab", "fleet_state_dir": str(state)}
     inventory.write_text(yaml.safe_dump({"all": {"hosts": {"api-1": {}}, "vars": variables}}))
@@ -171,4 +171,4 @@ def test_while_another_operation_runs_no_certificate_is_replaced(tmp_path: Path,
     assert done.returncode != 0, said
     assert "anna upgrades etcd since 2026-11-22T17:00:00Z (process 40 on elsewhere" in said
     assert f"remove {state}/etcd-lock-events/lock.json" in said
-    assert book.read_lock(state / "etcd-lock-events") == other and not (state / "pki").exists()
+    assert lock.read(state / "etcd-lock-events") == other and not (state / "pki").exists()

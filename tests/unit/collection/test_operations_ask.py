@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_burnin.fleet.driver_upgrade import book, lock
+from gpu_burnin.fleet import lock
 from tests.support.etcd_snapshot import lab_snapshot
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ Playbook = Callable[..., subprocess.CompletedProcess[str]]
 # The variables of each call, by its name, and these by the group that hears the plays of its playbook.
 Calls = Mapping[str, Mapping[str, Mapping[str, str]]]
 Said = Callable[..., dict[str, str]]
-LOCKED = book.Lock("anna", "2026-11-22T17:00:00Z", lock.Owner("elsewhere", "1b4e", 40, 400), "restores etcd")
+LOCKED = lock.Lock("anna", "2026-11-22T17:00:00Z", lock.Owner("elsewhere", "1b4e", 40, 400), "restores etcd")
 BUSY = "anna restores etcd since 2026-11-22T17:00:00Z (process 40 on elsewhere"
 # The plays that ask, and who is asked: a call of `confirm` is right as far as the first of them goes.
 ASKING = (
@@ -103,7 +103,7 @@ def ask(tmp_path: Path, ansible_playbook: Playbook) -> Said:
 def lock_of_another(folder: Path) -> Path:
     """The folder, with the lock of a run elsewhere."""
     folder.mkdir(parents=True)
-    book.write_lock(folder, LOCKED)
+    lock.write(folder, LOCKED)
     return folder
 
 
@@ -175,7 +175,7 @@ def test_each_wrong_call_is_refused_and_leaves_nothing(tmp_path: Path, ask: Said
     assert [(name, said.get(name)) for name, words in expected.items() if words not in said.get(name, "")] == []
     assert set(said) == set(expected) == {name for given in calls.values() for name in given}
     assert all("wait until that run has ended" in said[folder.parent.name] for folder in locks)
-    assert [book.read_lock(folder) for folder in locks] == [LOCKED] * len(locks)
+    assert [lock.read(folder) for folder in locks] == [LOCKED] * len(locks)
     assert sorted(state.iterdir()) == sorted(folder.parent for folder in locks)
     assert "agent has spoken" in said["main-as-events"] and "agent has spoken" not in said["events-as-the-fleet"]
 
@@ -192,7 +192,7 @@ def test_what_only_looks_is_refused_where_nothing_can_be_looked_at(tmp_path: Pat
     said = ask(calls, "--check")
     expected = {"restore": LOOKS, "replace": MEMBER, "key": ROTATE, "upgrade": BUSY}
     assert [(name, said.get(name)) for name, words in expected.items() if words not in said.get(name, "")] == []
-    assert book.read_lock(folder) == LOCKED
+    assert lock.read(folder) == LOCKED
     assert list((tmp_path / "state").iterdir()) == [folder.parent]
 
 

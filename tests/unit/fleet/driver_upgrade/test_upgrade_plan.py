@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from gpu_burnin.admission.view import Pod
-from gpu_burnin.api.record import Accepted, NodeAdmission, State, Status
+from gpu_burnin.api.record import Accepted, Ask, NodeAdmission, Spec, State, Status
 from gpu_burnin.fleet.driver_upgrade import text
-from gpu_burnin.fleet.driver_upgrade.book import Entry, Outcome, Run, Step
-from gpu_burnin.fleet.driver_upgrade.plan import HostView, UpgradeRefused, batches, plan
+from gpu_burnin.fleet.driver_upgrade.book import Asked, Entry, Outcome, Run, Step
+from gpu_burnin.fleet.driver_upgrade.plan import HostView, UpgradeRefused, batches, plan, refuse_elsewhere
 
 OLD, NEW = "575.57.08", "580.105.08"
 DIFFERS = f"asks for driver {NEW}, {OLD} is loaded, and kubelet runs"
@@ -188,3 +188,21 @@ def test_the_summary_says_what_became_of_each_and_what_to_do() -> None:
     ]
     done = Run("r1", NEW, ("gpu-1",), (1,))
     assert text.summary(done, entries, COMMAND) == [f"gpu-1  done  driver {OLD} -> {NEW}"]
+
+
+def test_what_another_controller_has_begun_is_seen_in_the_ledger() -> None:
+    def asked(who: str, why: str, since: str) -> NodeAdmission:
+        return NodeAdmission("n", spec=Spec(repair=Ask(who, why, since)))
+
+    records = {
+        "gpu-1": asked("anna", "driver upgrade to 580.105.08", "2026-11-22T15:00:00Z"),
+        "gpu-2": asked("bob", "driver upgrade to 580.105.08", "2026-11-22T14:00:00Z"),
+        "gpu-3": asked("carl", "a new GPU", "2026-11-22T13:00:00Z"),
+        "gpu-4": NodeAdmission("gpu-4"),
+    }
+    mine = records["gpu-1"].spec.repair
+    assert mine is not None
+    entries = {"gpu-1": Entry("gpu-1", "r", "1", "2", "t", asks=(Asked("repair", mine),))}
+    with pytest.raises(UpgradeRefused, match=r"^gpu-2: bob upgrades drivers from another controller since .*T14"):
+        refuse_elsewhere(records, entries)
+    refuse_elsewhere({**records, "gpu-2": records["gpu-4"]}, entries)

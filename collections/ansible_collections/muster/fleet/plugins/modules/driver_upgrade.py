@@ -17,10 +17,11 @@ try:
     from gpu_burnin.admission.client import KubeApi
     from gpu_burnin.api.names import Names
     from gpu_burnin.errors import GpuBurninError
-    from gpu_burnin.fleet.driver_upgrade import book, lock, text
+    from gpu_burnin.fleet import lock
+    from gpu_burnin.fleet.driver_upgrade import book, text
     from gpu_burnin.fleet.driver_upgrade.book import Outcome
     from gpu_burnin.fleet.driver_upgrade.course import Found, Upgrade
-    from gpu_burnin.fleet.driver_upgrade.plan import HostView, plan
+    from gpu_burnin.fleet.driver_upgrade.plan import HostView, plan, refuse_elsewhere
     from gpu_burnin.fleet.repair.cluster import Cluster
     from gpu_burnin.system.clock import rfc3339
     from gpu_burnin.system.codec import Misfit, from_json
@@ -256,12 +257,12 @@ def _between(directory: Path, given: dict[str, Any]) -> dict[str, Any]:
 
 def _planned(cluster: Cluster, directory: Path, given: dict[str, Any], *, check_mode: bool) -> dict[str, Any]:
     now, me = rfc3339(datetime.now(UTC)), lock.owner()
-    before = lock.other_holder(directory, me) if check_mode else lock.take(directory, book.Lock(cluster.me, now, me))
+    before = lock.other_holder(directory, me) if check_mode else lock.take(directory, lock.Lock(cluster.me, now, me))
     planned = False
     try:
         records, entries = cluster.records(), book.entries(directory)
         if not check_mode:
-            lock.refuse_elsewhere(records, entries)
+            refuse_elsewhere(records, entries)
         views = [
             HostView(**host, record=records.get(host["name"]), pods=cluster.pods(host["name"]))
             for host in given["hosts"]

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Ansible module: one operation on an etcd cluster at a time. The lock: gpu_burnin.fleet.driver_upgrade.lock."""
+"""Ansible module: one operation on an etcd cluster at a time. The lock: gpu_burnin.fleet.lock."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 
 try:
     from gpu_burnin.errors import GpuBurninError
-    from gpu_burnin.fleet.driver_upgrade import lock
-    from gpu_burnin.fleet.driver_upgrade.book import Lock
+    from gpu_burnin.fleet import lock
+    from gpu_burnin.fleet.lock import Lock
     from gpu_burnin.system.clock import rfc3339
 
     MISSING: ImportError | None = None

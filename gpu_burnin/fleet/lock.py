@@ -1,4 +1,4 @@
-"""One run at a time: who has its folder, and whether they still run. For driver upgrades, and for each etcd cluster.
+"""One run at a time that changes a part of the fleet: who has its folder, and whether they still run.
 
 The lock names the process of Ansible. One that has ended on this machine keeps nobody out: a run that was killed is
 gone on with by the next one. Of a process on another machine nobody here can tell, so a person does.
@@ -11,43 +11,68 @@ import fcntl
 import itertools
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_burnin.api.record import Ask, NodeAdmission
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.driver_upgrade import book
-from gpu_burnin.fleet.driver_upgrade.book import Entry, Lock, Owner
-from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused, listed
-from gpu_burnin.fleet.repair.permit import upgrading
+from gpu_burnin.fleet import durable
+from gpu_burnin.fleet.durable import SCHEMA
+from gpu_burnin.system.codec import to_json
 
+_FILE = "lock.json"
 _PLAYBOOK = "ansible-playbook"
+
+
+class LockHeld(GpuBurninError):
+    """Another run has the lock."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process that nothing else is taken for: its machine, the boot, its id, and when it began in clock ticks."""
+
+    machine: str
+    boot_id: str
+    pid: int
+    began_ticks: int
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Who runs what, since when, in which process. `what` goes on from who, such as "upgrades drivers"."""
+
+    who: str
+    since: str
+    owner: Owner
+    what: str = "upgrades drivers"
+    schema: str = SCHEMA
 
 
 def take(directory: Path, mine: Lock, proc: Path = Path("/proc")) -> str:
     """Have the lock; what was taken over from a run that has ended without its end, "" for nothing.
 
-    Raises UpgradeRefused where another run has it.
+    Raises LockHeld where another run has it.
     """
     with _alone(directory):
-        old = book.read_lock(directory)
+        old = read(directory)
         if old is not None and old.owner != mine.owner and _may_run(old.owner, proc):
-            raise UpgradeRefused(_describe(old, directory, mine.owner))
-        book.write_lock(directory, mine)
+            raise LockHeld(_describe(old, directory, mine.owner))
+        write(directory, mine)
     return _ended(old) if old is not None and old.owner != mine.owner else ""
 
 
 def release(directory: Path, mine: Owner) -> None:
     """Give the lock back, where it is this run's."""
     with _alone(directory):
-        found = book.read_lock(directory)
+        found = read(directory)
         if found is not None and found.owner == mine:
-            book.lock_path(directory).unlink(missing_ok=True)
+            path_of(directory).unlink(missing_ok=True)
 
 
 def other_holder(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
     """Which other run has the lock, or left it behind; "" for none. Changes nothing."""
-    found = book.read_lock(directory)
+    found = read(directory)
     if found is None or found.owner == mine:
         return ""
     return running(directory, mine, proc) or _ended(found)
@@ -55,7 +80,7 @@ def other_holder(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> st
 
 def running(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
     """Which other run has the lock and may still run; "" for none. Changes nothing."""
-    found = book.read_lock(directory)
+    found = read(directory)
     if found is None or found.owner == mine or not _may_run(found.owner, proc):
         return ""
     return _describe(found, directory, mine)
@@ -63,26 +88,25 @@ def running(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
 
 def lost(directory: Path, mine: Owner) -> str:
     """Why this run may not go on: somebody lifted its lock, and another run has it now; "" where it may."""
-    found = book.read_lock(directory)
+    found = read(directory)
     if found is None or found.owner == mine:
         return ""
     return f"its lock was lifted, and {found.who} {found.what} since {found.since}"
 
 
-def refuse_elsewhere(records: Mapping[str, NodeAdmission], entries: Mapping[str, Entry]) -> None:
-    """Raises UpgradeRefused where the ledger shows a run of another controller, whose folder is not this one."""
-    found: list[tuple[str, Ask]] = []
-    for name, record in sorted(records.items()):
-        ask, entry = upgrading(record), entries.get(name)
-        if ask and not (entry is not None and any(ask == asked.ask for asked in entry.asks)):
-            found.append((name, ask))
-    if found:
-        ask = min((ask for _, ask in found), key=lambda ask: ask.since)
-        raise UpgradeRefused(
-            f"{listed([name for name, _ in found])}: {ask.who} upgrades drivers from another controller since "
-            f"{ask.since}; wait until that run has ended. If it was lost, run it again there; if it cannot be, see "
-            "docs/operations/driver-upgrade.md, 'When the run is killed'"
-        )
+def path_of(directory: Path) -> Path:
+    """Where the lock of a run is."""
+    return directory / _FILE
+
+
+def read(directory: Path) -> Lock | None:
+    """The lock, None where nobody has it. Raises GpuBurninError."""
+    return durable.read(Lock, path_of(directory)) if path_of(directory).exists() else None
+
+
+def write(directory: Path, lock: Lock) -> None:
+    """Keep it, durably. Raises GpuBurninError."""
+    durable.write(path_of(directory), to_json(lock))
 
 
 def owner(proc: Path = Path("/proc"), pid: int | None = None) -> Owner:
@@ -108,7 +132,7 @@ def _may_run(old: Owner, proc: Path) -> bool:
 
 def _describe(old: Lock, directory: Path, mine: Owner) -> str:
     where = f"process {old.owner.pid} on {old.owner.machine}"
-    lift = f"remove {book.lock_path(directory)}"
+    lift = f"remove {path_of(directory)}"
     if old.owner.machine == mine.machine:
         return (
             f"{old.who} {old.what} since {old.since} ({where}); wait until that run has ended, or end it with "

@@ -1,4 +1,4 @@
-"""One driver upgrade at a time: who has the lock, who is dead, and what another controller has begun."""
+"""One run at a time: who has the lock, and who is dead."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.api.record import Ask, NodeAdmission, Spec
-from gpu_burnin.fleet.driver_upgrade import book, lock
-from gpu_burnin.fleet.driver_upgrade.book import Asked, Entry, Lock, Owner
-from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused
+from gpu_burnin.fleet import lock
+from gpu_burnin.fleet.lock import Lock, LockHeld, Owner
 
 BOOT = "1b4e28ba"
 MINE = Lock("anna", "2026-11-22T17:00:00Z", Owner(socket.gethostname(), BOOT, 50, 500))
@@ -41,15 +39,15 @@ def process(proc: Path, pid: int, parent: int, words: str, state: str = "S") -> 
 def test_a_run_that_runs_keeps_the_next_one_out_until_it_gives_the_lock_back(tmp_path: Path, proc: Path) -> None:
     assert lock.take(tmp_path, OTHER, proc) == ""
     assert lock.take(tmp_path, OTHER, proc) == "" and lock.other_holder(tmp_path, OTHER.owner, proc) == ""
-    with pytest.raises(UpgradeRefused) as refused:
+    with pytest.raises(LockHeld) as refused:
         lock.take(tmp_path, MINE, proc)
     said = f"bob upgrades drivers since {OTHER.since} (process 40 on {socket.gethostname()}); wait until"
     assert str(refused.value).startswith(said)
     assert lock.other_holder(tmp_path, MINE.owner, proc) == str(refused.value)
     lock.release(tmp_path, MINE.owner)
-    assert book.read_lock(tmp_path) == OTHER, "it gave back what it did not have"
+    assert lock.read(tmp_path) == OTHER, "it gave back what it did not have"
     lock.release(tmp_path, OTHER.owner)
-    assert lock.take(tmp_path, MINE, proc) == "" and book.read_lock(tmp_path) == MINE
+    assert lock.take(tmp_path, MINE, proc) == "" and lock.read(tmp_path) == MINE
 
 
 @pytest.mark.parametrize("how", ["gone", "another process of this id", "a zombie", "an earlier boot"])
@@ -64,18 +62,18 @@ def test_a_dead_run_is_told_as_such_and_keeps_nobody_out(tmp_path: Path, proc: P
             process(proc, 40, 1, PLAYS, state="Z")
         case _:
             before = replace(OTHER, owner=replace(OTHER.owner, boot_id="another"))
-    book.write_lock(tmp_path, before)
+    lock.write(tmp_path, before)
     said = f"bob {OTHER.what} since {OTHER.since} (process 40 on {socket.gethostname()}), and that run is dead"
     assert lock.other_holder(tmp_path, MINE.owner, proc).startswith(said)
     assert lock.take(tmp_path, MINE, proc).startswith(said)
-    assert book.read_lock(tmp_path) == MINE
+    assert lock.read(tmp_path) == MINE
 
 
 def test_of_a_process_on_another_machine_nobody_can_tell_and_a_person_lifts_its_lock(
     tmp_path: Path, proc: Path
 ) -> None:
-    book.write_lock(tmp_path, replace(OTHER, owner=replace(OTHER.owner, machine="laptop", pid=4)))
-    with pytest.raises(UpgradeRefused) as refused:
+    lock.write(tmp_path, replace(OTHER, owner=replace(OTHER.owner, machine="laptop", pid=4)))
+    with pytest.raises(LockHeld) as refused:
         lock.take(tmp_path, MINE, proc)
     assert "process 4 on laptop, which nobody can see from here" in str(refused.value)
     assert str(refused.value).endswith(f"remove {tmp_path}/lock.json")
@@ -85,9 +83,9 @@ def test_of_a_process_on_another_machine_nobody_can_tell_and_a_person_lifts_its_
 
 def test_a_run_whose_lock_was_lifted_and_taken_does_not_go_on(tmp_path: Path) -> None:
     assert lock.lost(tmp_path, MINE.owner) == ""
-    book.write_lock(tmp_path, MINE)
+    lock.write(tmp_path, MINE)
     assert lock.lost(tmp_path, MINE.owner) == ""
-    book.write_lock(tmp_path, OTHER)
+    lock.write(tmp_path, OTHER)
     assert lock.lost(tmp_path, MINE.owner).endswith(f"bob upgrades drivers since {OTHER.since}")
 
 
@@ -98,21 +96,3 @@ def test_the_owner_is_the_playbook_above_its_workers_and_modules(proc: Path) -> 
     process(proc, 22, 21, "/bin/sh\0-c\0python3")
     assert lock.owner(proc, 22) == Owner(socket.gethostname(), BOOT, 20, 200)
     assert lock.owner(proc, 10) == Owner(socket.gethostname(), BOOT, 10, 100)
-
-
-def test_what_another_controller_has_begun_is_seen_in_the_ledger() -> None:
-    def asked(who: str, why: str, since: str) -> NodeAdmission:
-        return NodeAdmission("n", spec=Spec(repair=Ask(who, why, since)))
-
-    records = {
-        "gpu-1": asked("anna", "driver upgrade to 580.105.08", "2026-11-22T15:00:00Z"),
-        "gpu-2": asked("bob", "driver upgrade to 580.105.08", "2026-11-22T14:00:00Z"),
-        "gpu-3": asked("carl", "a new GPU", "2026-11-22T13:00:00Z"),
-        "gpu-4": NodeAdmission("gpu-4"),
-    }
-    mine = records["gpu-1"].spec.repair
-    assert mine is not None
-    entries = {"gpu-1": Entry("gpu-1", "r", "1", "2", "t", asks=(Asked("repair", mine),))}
-    with pytest.raises(UpgradeRefused, match=r"^gpu-2: bob upgrades drivers from another controller since .*T14"):
-        lock.refuse_elsewhere(records, entries)
-    lock.refuse_elsewhere({**records, "gpu-2": records["gpu-4"]}, entries)
