@@ -68,8 +68,8 @@ class Case:
 
 def works(code: str, taints: set[str] = frozenset(), needs: Budget | None = None, **more: Any) -> dict[str, Any]:  # type: ignore[assignment]
     """The columns of a node that may take work."""
-    pod_events = {"state": "ready", "code": code, "taints": set(taints), "needs": needs, "verdict": "pass"}
-    return {**pod_events, "condition": "True", "ready": True, **more}
+    expected = {"state": "ready", "code": code, "taints": set(taints), "needs": needs, "verdict": "pass"}
+    return {**expected, "condition": "True", "ready": True, **more}
 
 
 def in_test(code: str, needs: Budget | None = TEST) -> dict[str, Any]:

@@ -133,8 +133,8 @@ class Facts:
     @property
     def boot_tests(self) -> int:
         """How often this undecided boot was tested, as the admitter asked."""
-        pod_events = self.status.boot_tests
-        return pod_events.asked if pod_events is not None and pod_events.boot_id == self.agent_boot else 0
+        reported = self.status.boot_tests
+        return reported.asked if reported is not None and reported.boot_id == self.agent_boot else 0
 
     @property
     def busy(self) -> bool:
@@ -176,15 +176,15 @@ def _failed(facts: Facts) -> Judged | None:
     if boots and statement.boot_id not in boots:
         return None
     code = fault(statement)
-    condition_of = sentence(statement.message) or f"burn-in run {statement.sequence} failed"
+    finding = sentence(statement.message) or f"burn-in run {statement.sequence} failed"
     if rank(statement.level) < 0:
-        condition_of = f"{condition_of.rstrip('.')}, seen by its agent at {sentence(statement.finished_at)}"
+        finding = f"{finding.rstrip('.')}, seen by its agent at {sentence(statement.finished_at)}"
         if code == HARDWARE_CHANGED:
-            return _held(facts, State.SUSPECT, code, f"{name}: {condition_of}", retest=True)
+            return _held(facts, State.SUSPECT, code, f"{name}: {finding}", retest=True)
     return Judged(
         State.QUARANTINED,
         code,
-        f"{name}: {condition_of}",
+        f"{name}: {finding}",
         VerdictLabel.FAIL,
         rebooted=facts.rebooted,
         fault=code,
@@ -199,8 +199,8 @@ def _revoking(facts: Facts) -> Judged | None:
     agent = facts.view.agent
     if agent is None or agent.revoking is None or agent.boot_id != facts.boot:
         return None
-    code, condition_of = code_of(agent.revoking.code, str(Verdict.FAIL)), sentence(agent.revoking.message)
-    return _held(facts, State.SUSPECT, code, f"{facts.view.name}: its agent takes its admission back: {condition_of}")
+    code, finding = code_of(agent.revoking.code, str(Verdict.FAIL)), sentence(agent.revoking.message)
+    return _held(facts, State.SUSPECT, code, f"{facts.view.name}: its agent takes its admission back: {finding}")
 
 
 def _not_here(facts: Facts) -> Judged | None:
@@ -224,11 +224,11 @@ def _undecided(facts: Facts) -> Judged:
     assert statement is not None
     if facts.unanswered:
         return _held(facts, State.SUSPECT, "REQUEST_UNANSWERED", f"{name}: {facts.unanswered}")
-    condition_of = sentence(statement.message) or f"burn-in run {statement.sequence} was inconclusive"
+    finding = sentence(statement.message) or f"burn-in run {statement.sequence} was inconclusive"
     if facts.boot_tests >= MOST_BOOT_TESTS and not facts.asked:
-        message = f"{name}: tested {facts.boot_tests} times more since its boot, and still not decided: {condition_of}"
+        message = f"{name}: tested {facts.boot_tests} times more since its boot, and still not decided: {finding}"
         return _held(facts, State.SUSPECT, "BOOT_UNDECIDED", message)
-    return _held(facts, State.SUSPECT, fault(statement), f"{name}: after its boot: {condition_of}", retest=True)
+    return _held(facts, State.SUSPECT, fault(statement), f"{name}: after its boot: {finding}", retest=True)
 
 
 def _between(facts: Facts) -> Judged | None:
@@ -279,8 +279,8 @@ def _proven(facts: Facts) -> Judged:
     if facts.unanswered:
         return _held(facts, State.SUSPECT, "REQUEST_UNANSWERED", f"{name}: {facts.unanswered}")
     if statement.verdict is not Verdict.PASS:
-        condition_of = sentence(statement.message) or f"burn-in run {statement.sequence} was inconclusive"
-        return _held(facts, State.SUSPECT, fault(statement), f"{name}: {condition_of}", retest=True)
+        finding = sentence(statement.message) or f"burn-in run {statement.sequence} was inconclusive"
+        return _held(facts, State.SUSPECT, fault(statement), f"{name}: {finding}", retest=True)
     expect = Expectation(ttl_s=None, allow_simulated=spec.identity.allow_simulated)
     refused = refusal(statement, expect, facts.now)
     if refused is not None:
@@ -347,8 +347,8 @@ def _changed(facts: Facts, statement: Statement) -> str:
     repaired = repaired_at(facts.status)
     if repaired is not None and repaired >= admitted:
         return ""
-    pod_events = (when(t.at) for t in facts.status.transitions if t.code == HARDWARE_CHANGED)
-    first = min((at for at in pod_events if at is not None and at >= admitted), default=None)
+    reported = (when(t.at) for t in facts.status.transitions if t.code == HARDWARE_CHANGED)
+    first = min((at for at in reported if at is not None and at >= admitted), default=None)
     # Two clocks: a run that was finished as much later as they may differ began after it, or shortly before.
     if first is not None and statement.finished > later(first, MAX_SKEW_S):
         return ""
@@ -358,15 +358,15 @@ def _changed(facts: Facts, statement: Statement) -> str:
 
 def _missing(facts: Facts) -> Judged | None:
     """GPUs that are not there for longer than a device plugin takes to start again."""
-    pod_events = facts.status.code == GPUS_MISSING
+    reported = facts.status.code == GPUS_MISSING
     short = missing_gpus(facts.node, facts.spec.hardware, facts.tested)
-    since = when(facts.status.since) if pod_events else None
+    since = when(facts.status.since) if reported else None
     over = since is not None and facts.now >= later(since, facts.rules.gpus_grace_s)
     if not short or not (over or gated(facts.node, facts.rules.names)):
         return None
     # At the start of a boot kubelet offers nothing until the plugin has registered, which says nothing of the GPUs; nor
     # does one that never does.
-    doubted = pod_events and facts.status.state is State.SUSPECT
+    doubted = reported and facts.status.state is State.SUSPECT
     starting = not (over or doubted or facts.admitted_in_this_boot)
     named = is_named(facts.node, facts.spec.hardware, facts.tested)
     state = _waiting(facts) if starting else State.SUSPECT

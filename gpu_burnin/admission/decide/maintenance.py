@@ -31,9 +31,9 @@ class Windows:
 
 def windows(view: View, status: Status, rules: Rules, now: datetime) -> Windows:
     """The node's windows as they are now. One that has begun is not over because its source no longer answers."""
-    pod_events = () if view.agent is None else (view.agent.maintenance,)
+    announced = () if view.agent is None else (view.agent.maintenance,)
     why, unclear, changes = "", "", None
-    for one in (*pod_events, *view.calendar):
+    for one in (*announced, *view.calendar):
         if one is None:
             continue
         why = why or active(one, now, rules.maintenance_before_s)

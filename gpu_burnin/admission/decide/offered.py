@@ -83,9 +83,9 @@ def _not_offerable(hardware: Hardware, layouts: Mapping[str, Mapping[str, int]],
     for uuid in gpus or layouts:
         held.setdefault(layout_text(layouts.get(uuid)), []).append(uuid[:_UUID_CHARS])
     if len(held) > 1:
-        pod_events = "; ".join(f"{words} on {', '.join(uuids)}" for words, uuids in held.items())
+        different = "; ".join(f"{words} on {', '.join(uuids)}" for words, uuids in held.items())
         return (
-            f"its GPUs have different MIG instances: {pod_events}; give all of them the same "
+            f"its GPUs have different MIG instances: {different}; give all of them the same "
             "(nvidia-smi mig -dci, -dgi, then -cgi PROFILE,... -C) and test again"
         )
     profiles = sorted({profile for layout in layouts.values() for profile in layout})

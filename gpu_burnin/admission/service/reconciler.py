@@ -271,7 +271,7 @@ class Reconciler:
             return
         self._alarmed[budget] = now_s
         message = f"{name} and maybe others {_kept_from(view, decision, why)}"
-        self.journal.say(message, budget=str(budget), node=name)
+        self.journal.say(message, brake=str(budget), node=name)
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE, "namespace": SYSTEM_NAMESPACE}
         self.recorder.alarm(SYSTEM_NAMESPACE, lease, "MusterBrake", message)
 

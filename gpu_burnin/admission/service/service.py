@@ -145,7 +145,7 @@ class Service:
             term = self.term
             return [] if term is None else [({"reason": code}, n) for code, n in sorted(term.held().items())]
 
-        def heartbeat() -> Iterable[_Sample]:
+        def last_heard() -> Iterable[_Sample]:
             term, now_s = self.term, time.monotonic()
             watches = {} if term is None else term.reflectors
             return [({"resource": name}, now_s - one.last_heard_s) for name, one in watches.items() if one.last_heard_s]
@@ -175,5 +175,5 @@ class Service:
             ),
             "paused": ("1 while a person has paused the fleet.", of(lambda term: float(bool(term.pause.why())))),
             "steady_seconds": ("From the election to caches that are whole.", of(lambda term: term.steady_after_s)),
-            "last_heard_seconds": ("Since the API server last said something on a watch; bookmarks come.", heartbeat),
+            "last_heard_seconds": ("Since the API server last said something on a watch; bookmarks come.", last_heard),
         }

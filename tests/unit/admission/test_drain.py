@@ -71,8 +71,8 @@ def test_a_hold_that_cannot_be_read_is_none_and_is_told(hold: str) -> None:
     one = pod(hold_until=hold)
     found = who_leaves([one], LEAVE, NOW, Rules(names=Names("fleet.example")))
     assert found.evict == (one,)
-    ((pod_events, sentence),) = found.pod_events
-    assert pod_events == one
+    ((target, sentence),) = found.pod_events
+    assert target == one
     assert sentence.startswith("it is not held, since its annotation fleet.example/hold-until is ")
     assert repr(hold) in sentence and "checkpoint" in sentence
 

@@ -89,19 +89,19 @@ def test_refinements_of_the_policy_are_told() -> None:
     text = " ".join(render(find("154")).split())
     for rule in load_xids().xids[154].text_rules:
         assert f"/{rule.pattern.pattern}/: preflight {rule.preflight}" in text
-    pod_events = document(find(str(NVLINK5_CODES[0])))["xids"][0]
+    shown = document(find(str(NVLINK5_CODES[0])))["xids"][0]
     rules = [rule for rule in load_xids().nvlink5 if rule.code == NVLINK5_CODES[0]]
-    assert len(pod_events["by_registers"]) == len(rules) > 0
+    assert len(shown["by_registers"]) == len(rules) > 0
     killed = next(code for code, policy in load_xids().xids.items() if policy.own_kill)
     assert "killed" in render(find(str(killed)))
 
 
 def test_all_codes_are_there_as_json_and_as_lines() -> None:
-    pod_events = json.loads(CliRunner().invoke(cli, ["explain", "--json"]).output)
-    assert pod_events["schema"] == "muster-explain/v1"
-    assert {one["code"] for one in pod_events["codes"]} == {*load_reasons(), *evidence_codes.CODES, *CODES}
-    assert len(pod_events["xids"]) == len(load_xids().xids) + len(load_xids().sxids)
-    assert all(one["what_to_do"] for one in pod_events["codes"])
+    shown = json.loads(CliRunner().invoke(cli, ["explain", "--json"]).output)
+    assert shown["schema"] == "muster-explain/v1"
+    assert {one["code"] for one in shown["codes"]} == {*load_reasons(), *evidence_codes.CODES, *CODES}
+    assert len(shown["xids"]) == len(load_xids().xids) + len(load_xids().sxids)
+    assert all(one["what_to_do"] for one in shown["codes"])
     (one,) = json.loads(CliRunner().invoke(cli, ["explain", "gemm_mismatch", "--json"]).output)["codes"]
     info = load_reasons()["GEMM_MISMATCH"]
     assert (one["verdict"], one["action"], one["summary"]) == ("FAIL", str(info.action), info.summary)

@@ -94,14 +94,14 @@ def test_a_power_cycle_that_nobody_has_confirmed_is_carried_over_as_a_quarantine
     """A warm reboot and a PASS after the restore would clear the fault: the restored ledger never heard of it."""
     owed = replace(READY, power_cycle=PowerCycle("XID_FATAL", "boot", SINCE))
     (moved,) = restore.compared(by_name(node("gpu-1", owed)), by_name(node("gpu-1")), SINCE, TAKEN).nodes
-    pod_events = f"a power cycle for XID_FATAL is owed since {SINCE}: power the machine off and on, then release it"
-    assert (moved.difference, moved.urgent) == (pod_events, True)
-    assert moved.spec is not None and moved.spec.quarantine == Ask("muster:provisioner", pod_events, SINCE)
+    difference = f"a power cycle for XID_FATAL is owed since {SINCE}: power the machine off and on, then release it"
+    assert (moved.difference, moved.urgent) == (difference, True)
+    assert moved.spec is not None and moved.spec.quarantine == Ask("muster:provisioner", difference, SINCE)
     # A person's quarantine would end by its time; it is named. Where the snapshot knows of it nothing moved.
     (asked,) = restore.compared(
         by_name(node("gpu-1", owed, quarantine=ANN)), by_name(node("gpu-1")), SINCE, TAKEN
     ).nodes
-    beside = f"{pod_events}; beside it the quarantine of ann: smoke"
+    beside = f"{difference}; beside it the quarantine of ann: smoke"
     assert asked.spec is not None and asked.spec.quarantine == Ask("muster:provisioner", beside, SINCE)
     assert restore.compared(by_name(node("gpu-1", owed)), by_name(node("gpu-1", owed)), SINCE, TAKEN).nodes == ()
 

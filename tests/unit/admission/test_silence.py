@@ -17,7 +17,7 @@ from tests.support.fake_api import FakeApi
 RAW = ("urllib3", "object at 0x", "Max retries", "ConnectionPool", "Errno", "Caused by")
 
 
-def pod_events(kube: KubeApi) -> str:
+def message_of(kube: KubeApi) -> str:
     with pytest.raises(ApiError) as caught:
         kube.nodes()
     text = str(caught.value)
@@ -28,7 +28,7 @@ def pod_events(kube: KubeApi) -> str:
 def test_a_refused_connection(api: FakeApi, tmp_path: Path) -> None:
     kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
     api.close()
-    assert "cannot list the nodes: Connection refused; check" in pod_events(KubeApi(kubeconfig, retries=0))
+    assert "cannot list the nodes: Connection refused; check" in message_of(KubeApi(kubeconfig, retries=0))
 
 
 @pytest.mark.slow
@@ -41,14 +41,14 @@ def test_a_server_that_hangs_up_and_one_that_says_nothing(
         address = f"127.0.0.1:{server.getsockname()[1]}"
         silent = tmp_path / "silent"
         silent.write_text(text.replace(text.partition("http://")[2].split()[0].strip("'\""), address))
-        assert "it does not answer in time" in pod_events(KubeApi(silent, retries=0))
+        assert "it does not answer in time" in message_of(KubeApi(silent, retries=0))
 
         def hang_up() -> None:
             for _ in range(2):
                 server.accept()[0].close()
 
         threading.Thread(target=hang_up, daemon=True).start()
-        text = pod_events(KubeApi(silent, retries=0))
+        text = message_of(KubeApi(silent, retries=0))
         assert any(why in text for why in ("it has closed the connection", "Connection reset by peer")), text
 
 

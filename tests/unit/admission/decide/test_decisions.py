@@ -303,10 +303,10 @@ def test_a_plugin_that_does_not_come_is_a_doubt_after_its_grace_and_a_test_asks_
     amounts: dict[str, str], asked: bool
 ) -> None:
     view = changed(make_view(), spec={"hardware": PLUGIN}, **amounts)
-    pod_events = {}
+    states = {}
     for second in range(0, 600, 20):
         view = settled(view, NOW + timedelta(seconds=second))
         assert view.record
-        pod_events[view.record.status.since] = view.record.status.state.value
-    assert list(pod_events.values()) == ["testing", "suspect"], "it does not begin anew for ever"
+        states[view.record.status.since] = view.record.status.state.value
+    assert list(states.values()) == ["testing", "suspect"], "it does not begin anew for ever"
     assert (view.record.status.request is not None) == asked

@@ -80,9 +80,9 @@ def test_who_confirms_it_has_the_node_tested_and_let_in() -> None:
 
 
 def test_confirmed_before_its_burn_in_has_come_it_needs_no_more() -> None:
-    pod_events = settled(changed(faulty(), spec={"retest": RETEST}), NOW + timedelta(minutes=6))
-    assert pod_events.record is not None and pod_events.record.status.code == "XID_FATAL"
-    found = seen(rebooted(pod_events), BACK)
+    retested = settled(changed(faulty(), spec={"retest": RETEST}), NOW + timedelta(minutes=6))
+    assert retested.record is not None and retested.record.status.code == "XID_FATAL"
+    found = seen(rebooted(retested), BACK)
     assert found.code != "POWER_CYCLE_OWED"
 
 
@@ -98,9 +98,9 @@ def test_the_repair_ladder_confirms_its_own() -> None:
 
 
 def test_a_fault_that_comes_again_asks_again() -> None:
-    pod_events = settled(changed(faulty(), spec={"retest": RETEST}), NOW + timedelta(minutes=6))
+    retested = settled(changed(faulty(), spec={"retest": RETEST}), NOW + timedelta(minutes=6))
     again = replace(LOST, sequence=7, boot_id=BOOT2, finished_at="2026-11-21T12:07:00Z")
-    faulty_again = settled(changed(pod_events, boot=BOOT2, agent=AgentNote(BOOT2), statement=again), BACK)
+    faulty_again = settled(changed(retested, boot=BOOT2, agent=AgentNote(BOOT2), statement=again), BACK)
     found = seen(changed(faulty_again, statement=replace(AGAIN, sequence=8)), BACK + timedelta(minutes=5))
     assert found.code == "POWER_CYCLE_OWED"
 
@@ -167,5 +167,5 @@ def test_it_can_be_switched_off_also_for_what_is_owed() -> None:
 def test_a_node_that_has_left_the_cluster_owes_it_until_it_is_confirmed() -> None:
     gone = settled(replace(faulty(), node=None), BACK)
     assert gone.record is not None and gone.record.status.power_cycle is not None
-    pod_events = settled(changed(gone, spec={"retest": RETEST}), BACK)
-    assert pod_events.record is not None and pod_events.record.status.power_cycle is None
+    retested = settled(changed(gone, spec={"retest": RETEST}), BACK)
+    assert retested.record is not None and retested.record.status.power_cycle is None

@@ -19,8 +19,8 @@ from tests.support.decide_situations import ASK, CASES, asks
 def test_a_situation_is_decided_as_the_table_says(name: str) -> None:
     case = CASES[name]
     found = seen(case.view(), case.now)
-    pod_events = (found.state, found.code, set(found.taints), found.needs, found.verdict, found.condition, found.ready)
-    assert pod_events == (case.state, case.code, case.taints, case.needs, case.verdict, case.condition, case.ready)
+    outcome = (found.state, found.code, set(found.taints), found.needs, found.verdict, found.condition, found.ready)
+    assert outcome == (case.state, case.code, case.taints, case.needs, case.verdict, case.condition, case.ready)
     assert (found.evict, found.leave) == (case.evict, case.leave)
     assert (found.decision.status.request is not None) == case.asked
     assert found.decision.status.next is not None
@@ -48,7 +48,7 @@ def test_a_pod_that_holds_is_left_and_told() -> None:
     pod = replace(GPU_POD, hold_until="checkpoint")
     found = seen(changed(asks(quarantine=ASK), pods=(pod,)))
     assert (found.evict, found.leave) == ((), True)
-    ((pod_events, sentence),) = found.decision.pod_events
-    assert pod_events == pod and sentence.startswith(
+    ((outcome, sentence),) = found.decision.pod_events
+    assert outcome == pod and sentence.startswith(
         "it is asked to leave, and is left until its checkpoint, at most to 20"
     )

@@ -39,17 +39,17 @@ def request_id(view: View) -> str:
     return view.record.status.request.id
 
 
-def pod_events(found: Seen) -> tuple[str, str, set[str], bool, Budget | None]:
+def shown(found: Seen) -> tuple[str, str, set[str], bool, Budget | None]:
     return found.state, found.code, set(found.taints), found.ready, found.needs
 
 
 def test_the_taint_comes_first_and_the_request_after_pods_on_their_way_have_shown() -> None:
     first = seen(ready_view(test="quick"))
-    assert pod_events(first) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, Budget.TEST)
+    assert shown(first) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, Budget.TEST)
     assert first.request == "" and first.decision.wake_at == SETTLED
     assert seen(first.after, SETTLED - timedelta(seconds=1)).request == ""
     second = seen(first.after, SETTLED)
-    assert pod_events(second) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, None)
+    assert shown(second) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, None)
     ask = read_request(second.request)
     assert (ask.level, ask.id) == ("quick", request_id(second.after))
     assert "gpu-1" in second.decision.status.message
@@ -58,7 +58,7 @@ def test_the_taint_comes_first_and_the_request_after_pods_on_their_way_have_show
 
 def test_a_pass_ends_the_test_and_the_node_was_ready_all_the_time() -> None:
     found = seen(asked(statement=RESULT), DONE)
-    assert pod_events(found) == ("ready", "PASS", set(), True, None)
+    assert shown(found) == ("ready", "PASS", set(), True, None)
     assert found.request == "" and found.decision.status.request is None
     status = found.decision.status
     assert status.accepted and status.accepted.sequence == 6
@@ -72,13 +72,13 @@ def test_a_pass_ends_the_test_and_the_node_was_ready_all_the_time() -> None:
 
 def test_a_choice_of_the_schedule_is_served_by_the_answer_that_has_just_come() -> None:
     found = seen(changed(asked(statement=RESULT), test="quick"), DONE)
-    assert pod_events(found) == ("ready", "PASS", set(), True, None)
+    assert shown(found) == ("ready", "PASS", set(), True, None)
     assert found.decision.status.request is None
 
 
 def test_a_fail_in_a_test_puts_the_node_in_quarantine() -> None:
     found = seen(asked(statement=replace(RESULT, verdict=Verdict.FAIL)), DONE)
-    assert pod_events(found) == (
+    assert shown(found) == (
         "quarantined",
         "FAIL",
         {"preflight:NoSchedule", "quarantine=FAIL:NoSchedule"},
@@ -88,9 +88,9 @@ def test_a_fail_in_a_test_puts_the_node_in_quarantine() -> None:
     assert found.request == ""
     # No lower level makes good what failed: the proof of the level asked for is gone.
     better = changed(found.after, statement=replace(RESULT, sequence=7, finished_at="2026-11-21T12:02:30Z"))
-    assert pod_events(seen(better, DONE))[:2] == ("testing", "EVIDENCE_LEVEL")
+    assert shown(seen(better, DONE))[:2] == ("testing", "EVIDENCE_LEVEL")
     standard = replace(RESULT, sequence=7, level="standard", finished_at="2026-11-21T12:02:30Z")
-    assert pod_events(seen(changed(found.after, statement=standard), DONE)) == (
+    assert shown(seen(changed(found.after, statement=standard), DONE)) == (
         "ready",
         "PASS",
         set(),
@@ -100,7 +100,7 @@ def test_a_fail_in_a_test_puts_the_node_in_quarantine() -> None:
 
 
 def test_evidence_of_before_the_request_is_no_answer() -> None:
-    assert pod_events(seen(asked(), DONE))[0] == "testing"
+    assert shown(seen(asked(), DONE))[0] == "testing"
 
 
 def test_a_pass_of_a_lower_level_is_no_answer() -> None:
@@ -111,7 +111,7 @@ def test_a_pass_of_a_lower_level_is_no_answer() -> None:
 
 def test_a_pod_that_came_before_the_request_ends_the_test() -> None:
     found = seen(changed(waiting(), pods=(GPU_POD,)), SETTLED)
-    assert pod_events(found) == ("ready", "PASS", set(), True, None)
+    assert shown(found) == ("ready", "PASS", set(), True, None)
     assert found.request == "" and found.decision.status.request is None
     after = found.decision.status.next
     assert after and after.what == "asked for a test again" and "pod" in after.why
@@ -121,26 +121,26 @@ def test_an_agent_that_is_busy_is_asked_again_later() -> None:
     view = asked()
     note = AgentNote(BOOT, request=Answer(request_id(view), "refused", "pid 12 computes on GPU 3"))
     found = seen(changed(view, agent=note, test="quick"), DONE)
-    assert pod_events(found) == ("ready", "PASS", set(), True, None) and found.request == ""
+    assert shown(found) == ("ready", "PASS", set(), True, None) and found.request == ""
     planned = found.decision.status.next
     assert planned and "pid 12" in planned.why and planned.at == "2026-11-21T12:18:00Z"
-    assert pod_events(seen(found.after, DONE + timedelta(minutes=10)))[0] == "ready"
-    assert pod_events(seen(found.after, DONE + timedelta(minutes=16)))[0] == "testing"
+    assert shown(seen(found.after, DONE + timedelta(minutes=10)))[0] == "ready"
+    assert shown(seen(found.after, DONE + timedelta(minutes=16)))[0] == "testing"
 
 
 def test_an_answer_to_another_request_is_none() -> None:
     note = AgentNote(BOOT, request=Answer("an older one", "refused", "busy"))
-    assert pod_events(seen(asked(agent=note), DONE))[0] == "testing"
+    assert shown(seen(asked(agent=note), DONE))[0] == "testing"
 
 
 def test_a_request_without_a_result_is_a_doubt_until_one_comes() -> None:
     view = asked()
-    assert pod_events(seen(view, OVERDUE - timedelta(seconds=2)))[0] == "testing"
+    assert shown(seen(view, OVERDUE - timedelta(seconds=2)))[0] == "testing"
     found = seen(view, OVERDUE)
-    assert pod_events(found) == ("suspect", "REQUEST_UNANSWERED", {"preflight:NoSchedule"}, False, Budget.GATE)
+    assert shown(found) == ("suspect", "REQUEST_UNANSWERED", {"preflight:NoSchedule"}, False, Budget.GATE)
     assert found.request != ""
     late = changed(found.after, statement=replace(RESULT, finished_at="2026-11-21T13:02:00Z"))
-    assert pod_events(seen(late, OVERDUE + timedelta(minutes=1))) == ("ready", "PASS", set(), True, Budget.JOIN)
+    assert shown(seen(late, OVERDUE + timedelta(minutes=1))) == ("ready", "PASS", set(), True, Budget.JOIN)
 
 
 def test_a_person_can_ask_anew_for_what_was_not_answered() -> None:
@@ -151,7 +151,7 @@ def test_a_person_can_ask_anew_for_what_was_not_answered() -> None:
 
 def test_a_reboot_ends_the_request() -> None:
     found = seen(asked(agent=AgentNote(BOOT2)), DONE)
-    assert pod_events(found)[:2] == ("testing", "REBOOTED") and found.request == "" and not found.ready
+    assert shown(found)[:2] == ("testing", "REBOOTED") and found.request == "" and not found.ready
     assert found.decision.status.request is None
 
 
@@ -161,11 +161,11 @@ def test_what_a_person_asks_for_is_done_once() -> None:
     assert view.record and view.record.status.state == "testing" and view.record.status.retested == ""
     standard = replace(RESULT, level="standard")
     found = seen(changed(view, statement=standard), DONE)
-    assert pod_events(found) == ("ready", "PASS", set(), True, None)
+    assert shown(found) == ("ready", "PASS", set(), True, None)
     assert found.decision.status.retested == ASK.since
-    assert pod_events(seen(found.after, DONE + timedelta(hours=1)))[0] == "ready"
+    assert shown(seen(found.after, DONE + timedelta(hours=1)))[0] == "ready"
     new = replace(ASK, since="2026-11-21T12:30:00Z")
-    assert pod_events(seen(changed(found.after, spec={"retest": new}), DONE + timedelta(hours=1)))[0] == "testing"
+    assert shown(seen(changed(found.after, spec={"retest": new}), DONE + timedelta(hours=1)))[0] == "testing"
 
 
 def test_what_the_agent_warned_of_is_over_after_a_test() -> None:
@@ -181,13 +181,13 @@ def test_after_maintenance_a_busy_node_works_on_and_is_tested_when_it_is_idle() 
     view = settled(ready_view(agent=AgentNote(BOOT, maintenance=notice), pods=(GPU_POD,)))
     over = changed(view, agent=AgentNote(BOOT))
     found = seen(over, DONE)
-    assert pod_events(found) == ("ready", "MAINTENANCE_OVER", set(), True, None)
+    assert shown(found) == ("ready", "MAINTENANCE_OVER", set(), True, None)
     idle = seen(changed(found.after, pods=()), DONE)
-    assert pod_events(idle) == ("testing", "MAINTENANCE_OVER", {"testing:NoSchedule"}, True, Budget.TEST)
+    assert shown(idle) == ("testing", "MAINTENANCE_OVER", {"testing:NoSchedule"}, True, Budget.TEST)
     sent = settled(idle.after, DONE + timedelta(seconds=6))
     result = replace(RESULT, level="standard", finished_at="2026-11-21T12:08:00Z")
     back = seen(changed(sent, statement=result), DONE + timedelta(minutes=6))
-    assert pod_events(back) == ("ready", "PASS", set(), True, None)
+    assert shown(back) == ("ready", "PASS", set(), True, None)
     assert [t.code for t in back.decision.status.transitions].count("MAINTENANCE") == 1
 
 
@@ -195,13 +195,13 @@ def test_a_window_that_has_begun_is_not_over_because_its_source_is_silent() -> N
     notice = Maintenance("azure", "started")
     view = settled(ready_view(agent=AgentNote(BOOT, maintenance=notice)))
     silent = changed(view, agent=AgentNote(BOOT, maintenance=Maintenance("azure", "unknown", message="no answer")))
-    assert pod_events(seen(silent, DONE)) == ("ready", "MAINTENANCE", {"maintenance:NoSchedule"}, True, None)
+    assert shown(seen(silent, DONE)) == ("ready", "MAINTENANCE", {"maintenance:NoSchedule"}, True, None)
 
 
 def test_no_test_begins_in_a_window_that_opened_meanwhile() -> None:
     note = AgentNote(BOOT, maintenance=Maintenance("azure", "started"))
     found = seen(changed(waiting(), agent=note), SETTLED)
-    assert pod_events(found) == ("ready", "MAINTENANCE", {"maintenance:NoSchedule"}, True, None) and found.request == ""
+    assert shown(found) == ("ready", "MAINTENANCE", {"maintenance:NoSchedule"}, True, None) and found.request == ""
 
 
 def test_an_inconclusive_node_is_tested_again_but_not_without_end() -> None:
@@ -210,7 +210,7 @@ def test_an_inconclusive_node_is_tested_again_but_not_without_end() -> None:
     assert view.record and view.record.status.request
     again = replace(unsure, sequence=7, finished_at="2026-11-21T12:02:00Z")
     found = seen(changed(view, statement=again), DONE)
-    assert pod_events(found)[:2] == ("suspect", "INCONCLUSIVE") and found.request == ""
+    assert shown(found)[:2] == ("suspect", "INCONCLUSIVE") and found.request == ""
     assert found.decision.status.request is None
     assert found.decision.wake_at and found.decision.wake_at > DONE + timedelta(minutes=30)
     later = seen(found.after, DONE + timedelta(hours=1))
@@ -233,7 +233,7 @@ def test_a_boot_that_stays_inconclusive_is_tested_twice_and_then_a_persons() -> 
         now += timedelta(hours=2)
     found = seen(view, now)
     assert asks == 2 and found.decision.status.request is None
-    assert pod_events(found)[:2] == ("suspect", "BOOT_UNDECIDED")
+    assert shown(found)[:2] == ("suspect", "BOOT_UNDECIDED")
     assert found.decision.status.next and "muster node retest" in found.decision.status.next.why
     # A person's word is served, and the next boot begins anew.
     since = now.isoformat().replace("+00:00", "Z")
@@ -249,18 +249,16 @@ def test_hardware_that_changed_in_a_boot_is_good_once_it_was_tested_after_that_w
     other = replace(PASSED, sequence=6, hardware_sha256="4" * 64)
     hardware = {"gpus": [["GPU-a", "1", "96.0"], ["GPU-c", "3", "96.0"]], "driver": "581.2", "kernel": "6.8.0-45"}
     found = seen(ready_view(statement=other, hardware=hardware))
-    assert pod_events(found)[:2] == ("suspect", "HARDWARE_CHANGED")
+    assert shown(found)[:2] == ("suspect", "HARDWARE_CHANGED")
     for words in ("driver 580.1 -> 581.2", "GPU-b", "GPU-c"):
         assert words in found.decision.status.message
     sent = settled(found.after, SETTLED)
     proof = replace(other, sequence=7, finished_at="2026-11-21T12:02:00Z")
     back = seen(changed(sent, statement=proof, hardware=hardware), DONE)
-    assert pod_events(back) == ("ready", "PASS", set(), True, Budget.JOIN)
+    assert shown(back) == ("ready", "PASS", set(), True, Budget.JOIN)
     assert back.decision.status.accepted and back.decision.status.accepted.hardware_sha256 == "4" * 64
     # The join may have to wait: the doubt does not come back meanwhile.
-    assert (
-        pod_events(seen(changed(sent, statement=proof, hardware=hardware), DONE + timedelta(minutes=5)))[0] == "ready"
-    )
+    assert shown(seen(changed(sent, statement=proof, hardware=hardware), DONE + timedelta(minutes=5)))[0] == "ready"
 
 
 def test_hardware_that_changed_between_boots_is_named_when_the_node_is_let_in() -> None:
@@ -268,7 +266,7 @@ def test_hardware_that_changed_between_boots_is_named_when_the_node_is_let_in() 
     proof = replace(PASSED, sequence=6, boot_id=BOOT2, hardware_sha256="4" * 64)
     hardware = {"gpus": [["GPU-a", "1", "96.0"], ["GPU-c", "3", "96.0"]], "driver": "580.1", "kernel": "6.8.0-45"}
     found = seen(changed(view, boot=BOOT2, statement=proof, hardware=hardware))
-    assert pod_events(found) == ("ready", "PASS", set(), True, Budget.JOIN)
+    assert shown(found) == ("ready", "PASS", set(), True, Budget.JOIN)
     newest = found.decision.status.transitions[-1].message
     assert "GPU-b" in newest and "GPU-c" in newest
 
@@ -276,11 +274,11 @@ def test_hardware_that_changed_between_boots_is_named_when_the_node_is_let_in() 
 def test_a_node_comes_back_from_repair_with_a_test() -> None:
     view = settled(ready_view(spec={"repair": ASK}))
     repaired = seen(changed(view, spec={"repair": None}), DONE)
-    assert pod_events(repaired)[:2] == ("testing", "REPAIRED") and not repaired.ready
+    assert shown(repaired)[:2] == ("testing", "REPAIRED") and not repaired.ready
     sent = settled(repaired.after, DONE + timedelta(seconds=6))
     result = replace(RESULT, level="standard", finished_at="2026-11-21T12:08:00Z")
     back = seen(changed(sent, statement=result), DONE + timedelta(minutes=6))
-    assert pod_events(back) == ("ready", "PASS", set(), True, Budget.JOIN)
+    assert shown(back) == ("ready", "PASS", set(), True, Budget.JOIN)
 
 
 def test_a_repair_that_was_given_up_has_cleared_nothing() -> None:
@@ -288,9 +286,9 @@ def test_a_repair_that_was_given_up_has_cleared_nothing() -> None:
     bad = replace(PASSED, sequence=6, verdict=Verdict.FAIL, code="XID_FATAL", finished_at="2026-11-21T11:58:00Z")
     faulty = settled(ready_view(statement=bad))
     in_repair = seen(changed(faulty, spec={"repair": ASK}))
-    assert pod_events(in_repair)[:2] == ("repairing", "REPAIRING")
+    assert shown(in_repair)[:2] == ("repairing", "REPAIRING")
     given_up = seen(changed(settled(in_repair.after), spec={"repair": None}), DONE)
-    assert pod_events(given_up)[:2] == ("quarantined", "XID_FATAL") and given_up.request == ""
+    assert shown(given_up)[:2] == ("quarantined", "XID_FATAL") and given_up.request == ""
     passed = replace(PASSED, sequence=7, finished_at="2026-11-21T12:02:00Z")
     assert seen(changed(given_up.after, statement=passed), DONE).ready
 
@@ -302,11 +300,11 @@ def test_a_driver_that_was_changed_in_repair_is_meant(finished: str, code: str) 
     view = settled(ready_view(spec={"repair": ASK}))
     tested = replace(PASSED, sequence=6, hardware_sha256="4" * 64, finished_at=finished)
     back = seen(changed(view, spec={"repair": None}, statement=tested, hardware=hardware), DONE)
-    assert pod_events(back)[1] == code and back.ready == (code == "PASS")
+    assert shown(back)[1] == code and back.ready == (code == "PASS")
     # Once it is let in, the next change in this boot is a doubt again.
     other = replace(tested, sequence=7, hardware_sha256="5" * 64)
     again = seen(changed(back.after, statement=other, hardware={**hardware, "driver": "582.0"}), DONE)
-    assert pod_events(again)[1] == ("HARDWARE_CHANGED" if code == "PASS" else "REPAIRED")
+    assert shown(again)[1] == ("HARDWARE_CHANGED" if code == "PASS" else "REPAIRED")
 
 
 def test_a_node_that_publishes_nothing_in_its_boot_is_asked_after_its_own_burn_in_had_time() -> None:
@@ -314,7 +312,7 @@ def test_a_node_that_publishes_nothing_in_its_boot_is_asked_after_its_own_burn_i
     assert view.record and view.record.status.request is None
     hour = NOW + timedelta(seconds=RULES.request_timeout_s + 301)
     found = seen(view, hour)
-    assert pod_events(found)[:2] == ("testing", "EVIDENCE_BOOT")
+    assert shown(found)[:2] == ("testing", "EVIDENCE_BOOT")
     assert found.decision.status.request is not None
     assert seen(found.after, hour + timedelta(seconds=6)).request != ""
 
@@ -326,29 +324,29 @@ def test_gpus_that_come_back_let_the_node_in_again() -> None:
     out = settled(settled(view), NOW + timedelta(seconds=121))
     assert out.record and out.record.status.code == "GPUS_MISSING"
     back = seen(changed(out, allocatable="8"), NOW + timedelta(seconds=150))
-    assert pod_events(back) == ("ready", "PASS", set(), True, Budget.JOIN)
+    assert shown(back) == ("ready", "PASS", set(), True, Budget.JOIN)
 
 
 def test_the_first_pass_is_of_the_level_that_is_asked_for_and_others_keep_it() -> None:
     view = make_view(replace(PASSED, level="quick"))
-    assert pod_events(seen(view))[:2] == ("testing", "EVIDENCE_LEVEL")
+    assert shown(seen(view))[:2] == ("testing", "EVIDENCE_LEVEL")
     admitted = settled(make_view(replace(PASSED, level="extended")))
     assert admitted.record and admitted.record.status.state == "ready"
-    assert pod_events(seen(changed(admitted, statement=RESULT), DONE))[:2] == ("ready", "PASS")
+    assert shown(seen(changed(admitted, statement=RESULT), DONE))[:2] == ("ready", "PASS")
 
 
 def test_evidence_that_is_withdrawn_while_the_test_runs_ends_nothing() -> None:
     view = asked(evidence=Evidence())
-    assert pod_events(seen(view, DONE)) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, None)
-    assert pod_events(seen(view, OVERDUE))[:2] == ("suspect", "EVIDENCE_MISSING")
-    assert pod_events(seen(changed(view, agent=AgentNote(BOOT2)), DONE))[:3] == (
+    assert shown(seen(view, DONE)) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, None)
+    assert shown(seen(view, OVERDUE))[:2] == ("suspect", "EVIDENCE_MISSING")
+    assert shown(seen(changed(view, agent=AgentNote(BOOT2)), DONE))[:3] == (
         "testing",
         "REBOOTED",
         {"preflight:NoSchedule", "preflight:NoExecute"},
     )
     # Nobody is let in by it: a node that is out waits for evidence.
     out = settled(asked(kubelet="Unknown"), DONE)
-    assert pod_events(seen(changed(out, kubelet="True", evidence=Evidence()), DONE))[3] is False
+    assert shown(seen(changed(out, kubelet="True", evidence=Evidence()), DONE))[3] is False
 
 
 def test_what_the_agent_revoked_is_told_with_its_time_and_what_comes_next() -> None:
@@ -363,12 +361,12 @@ def test_what_the_agent_revoked_is_told_with_its_time_and_what_comes_next() -> N
 def test_a_revocation_that_waits_for_our_own_test_counts_at_once() -> None:
     note = AgentNote(BOOT, revoking=Revoking("XID_FATAL", "XID 79 on 0000:81:00.0"))
     found = seen(asked(evidence=Evidence(), agent=note), DONE)
-    assert pod_events(found) == ("suspect", "XID_FATAL", {"preflight:NoSchedule"}, False, Budget.GATE)
+    assert shown(found) == ("suspect", "XID_FATAL", {"preflight:NoSchedule"}, False, Budget.GATE)
     assert "XID 79" in found.decision.status.message and found.decision.status.request is not None
     # Of a boot that is over, or with a code that could be none of a taint's.
-    assert pod_events(seen(asked(agent=replace(note, boot_id=BOOT2)), DONE))[1] != "XID_FATAL"
+    assert shown(seen(asked(agent=replace(note, boot_id=BOOT2)), DONE))[1] != "XID_FATAL"
     odd = replace(note, revoking=Revoking("no code", "text"))
-    assert pod_events(seen(asked(evidence=Evidence(), agent=odd), DONE))[:2] == ("suspect", "FAIL")
+    assert shown(seen(asked(evidence=Evidence(), agent=odd), DONE))[:2] == ("suspect", "FAIL")
 
 
 @pytest.mark.parametrize(
@@ -383,12 +381,12 @@ def test_a_revocation_that_waits_for_our_own_test_counts_at_once() -> None:
 )
 def test_what_is_no_proof_proves_no_level_for_a_quicker_run(worthless: Statement) -> None:
     view = settled(make_view(worthless))
-    assert pod_events(seen(changed(view, statement=RESULT), DONE))[:2] == ("testing", "EVIDENCE_LEVEL")
+    assert shown(seen(changed(view, statement=RESULT), DONE))[:2] == ("testing", "EVIDENCE_LEVEL")
 
 
 def test_the_proof_of_other_hardware_is_none_of_this() -> None:
     view = settled(ready_view(agent=AgentNote(BOOT2)))
     other = replace(RESULT, boot_id=BOOT2, hardware_sha256="4" * 64)
-    assert pod_events(seen(changed(view, boot=BOOT2, statement=other), DONE))[:2] == ("testing", "EVIDENCE_LEVEL")
+    assert shown(seen(changed(view, boot=BOOT2, statement=other), DONE))[:2] == ("testing", "EVIDENCE_LEVEL")
     same = replace(RESULT, boot_id=BOOT2)
-    assert pod_events(seen(changed(view, boot=BOOT2, statement=same), DONE))[:2] == ("ready", "PASS")
+    assert shown(seen(changed(view, boot=BOOT2, statement=same), DONE))[:2] == ("ready", "PASS")

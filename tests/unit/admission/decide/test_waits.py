@@ -31,13 +31,13 @@ def left(view: View) -> Status:
     return withheld(view, decision, SHARE, UNTIL, RULES, NOW).status
 
 
-def pod_events(status: Status) -> str:
+def wait_text(status: Status) -> str:
     assert status.next is not None
     return f"{status.next.what}: {status.next.why}"
 
 
 def test_of_one_at_work_both_ways_to_close_it() -> None:
-    assert pod_events(left(ready_view(statement=XID, pods=(GPU_POD,)))) == (
+    assert wait_text(left(ready_view(statement=XID, pods=(GPU_POD,)))) == (
         f"taken from work: {SHARE}; meanwhile it takes new work: `muster node hold gpu-1` keeps that away, `muster "
         "node quarantine gpu-1` also asks the work on it to leave"
     )
@@ -55,7 +55,7 @@ def test_of_one_at_work_both_ways_to_close_it() -> None:
 def test_of_a_closed_one_that_its_work_stays(closed: object, what: str) -> None:
     """It is no more to be taken from work: that is what a hold or a restore of etcd has done."""
     assert callable(closed)
-    assert pod_events(left(changed(closed(), statement=XID, pods=(GPU_POD,)))) == (
+    assert wait_text(left(changed(closed(), statement=XID, pods=(GPU_POD,)))) == (
         f"{what}: {SHARE}; meanwhile it takes no new work, and what runs on it stays: `muster node quarantine gpu-1` "
         "asks that to leave"
     )
@@ -85,7 +85,7 @@ def test_of_one_that_waits_for_its_test_the_ask_that_waits_for_nobody(name: str)
     case = CASES[name]
     view = case.view()
     found = withheld(view, decide(view, RULES, case.now), SHARE, UNTIL, RULES, case.now).status
-    assert pod_events(found).endswith("`muster node retest gpu-1` has it tested all the same")
+    assert wait_text(found).endswith("`muster node retest gpu-1` has it tested all the same")
     asked = changed(view, spec={"retest": replace(ASK, since="2026-11-21T12:00:00Z")})
     assert decide(asked, RULES, case.now).needs is None and decide(asked, RULES, case.now).status.request is not None
     paused = decide(replace(view, paused="by ann"), RULES, case.now).status
