@@ -323,7 +323,7 @@ def test_a_key_of_this_host_by_another_name(tmp_path: Path) -> None:
             lambda host: host.add_module(OLD),
             ("build", KERNEL),
             "Error! Bad return status",
-            "and to build it did not help: Error! Bad return status",
+            "the attempt to build it failed: Error! Bad return status",
         ),
         (
             lambda host: host.answer_nvml(gpus=[GPU | {"persistence": False}]),
@@ -347,7 +347,7 @@ def test_a_kernel_that_cannot_have_a_module_is_a_warning_until_it_runs(tmp_path:
     host.put(f"lib/modules/{NEXT_KERNEL}/modules.dep", "")
     plan = plan_of(host, done={("build", NEXT_KERNEL): "no headers"})
     assert plan.held == ""
-    assert plan.warnings[0].endswith("did not help: no headers; do not reboot before that is mended")
+    assert plan.warnings[0].endswith("failed: no headers; do not reboot before that is mended")
     # DKMS leaves folders of kernels behind that were removed; those are in no boot menu.
     host.put(f"boot/vmlinuz-{KERNEL}", "")
     assert plan_of(host) == Plan()

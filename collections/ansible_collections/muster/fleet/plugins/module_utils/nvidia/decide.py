@@ -193,7 +193,7 @@ def _next(facts: Facts, wanted: Wanted, done: Mapping[tuple[str, ...], str]) -> 
         if action.key not in done:
             return Plan((action,))
         said = (
-            f"{action.why}, and to {action.kind} it did not help{f': {done[action.key]}' if done[action.key] else ''}"
+            f"{action.why}; the attempt to {action.kind} it failed{f': {done[action.key]}' if done[action.key] else ''}"
         )
         if action.kind == FOLLOW:
             warnings.append(f"{said}; after an upgrade of the kernel run site.yml before the reboot")
