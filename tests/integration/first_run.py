@@ -20,7 +20,7 @@ from .fleet import Fleet, wait_until
 # Killed when this play begins: etcd runs, the API servers are half-way.
 KILL_AT = "Build the control plane"
 # And in the middle of the driver's packages, when apt and dpkg have been killed at this one.
-DRIVER_TASK = "Have the driver that was asked for"
+DRIVER_TASK = "Install the driver that was asked for"
 CUT_AT = "nvidia-kernel-open-dkms"
 CUT_HOST = "gpu-2"
 results: dict[str, PlaybookResult] = {}

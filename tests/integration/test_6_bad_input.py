@@ -23,7 +23,7 @@ from tests.lab.paths import REPOSITORY
 from .fleet import Fleet
 
 CHECK = "Check the inventory and every role's variables"
-LOOK = "Look at every host, report all problems at once"
+LOOK = "Check every host and report all problems at once"
 ETCD_2 = r"(etcd-2: \{)"
 KNOWN_HOSTS = r"^(fleet_known_hosts: ).*"
 # A SHA-256 that no file has, as a new release would bring one: the binary has to be fetched.

@@ -222,7 +222,7 @@ def test_killed_when_the_node_is_at_rest_the_next_run_goes_on_and_down_it_goes(f
 
     test_driver_upgrade_asks.py has what a killed run leaves, on a real API server; test_upgrade_course.py, the hold.
     """
-    killed_at(fleet, "Have the driver that was asked for", OLD, "gpu-1")
+    killed_at(fleet, "Install the driver that was asked for", OLD, "gpu-1")
     assert fleet.ssh("gpu-1", "systemctl is-enabled kubelet").out == "disabled\n"
     refused = upgrade(fleet, OLD, "-l gpu-2", log="driver-refused")
     assert refused.rc == 2 and "gpu-1: a run that was lost" in " ".join(refused.failures)
@@ -274,7 +274,7 @@ def killed_at(fleet: Fleet, task: str, version: str, node: str) -> None:
     ):
         for line in process.stdout or ():
             kept.write(line)
-            at_rest = at_rest or "Bring the host to rest" in line
+            at_rest = at_rest or "Quiesce the host" in line
             if at_rest and task in line:
                 break
         os.killpg(process.pid, signal.SIGKILL)

@@ -93,8 +93,8 @@ def fleet(tmp_path: Path, host_key: Path) -> Path:
     role = ROOT / "roles/gpu_burnin"
     tasks = yaml.safe_load((role / "tasks/main.yml").read_text())
     names = [task["name"] for task in tasks]
-    first, last = (next(i for i, name in enumerate(names) if words in name) for words in ("power waves", "Bring"))
-    told = {"name": "Tell", "ansible.builtin.debug": {"msg": "RESULT {{ inventory_hostname }} {{ found | to_json }}"}}
+    first, last = (next(i for i, name in enumerate(names) if words in name) for words in ("power waves", "Fetch"))
+    told = {"name": "Report", "ansible.builtin.debug": {"msg": "RESULT {{ inventory_hostname }} {{ found | to_json }}"}}
     keys = ("verdict", "why", "waves", "changed", "burnin_warnings")
     pairs = ", ".join(f"'{key}': __gpu_burnin_result.{key} | default('')" for key in keys)
     here = {"config": f"{tmp_path}/{{{{ inventory_hostname }}}}/config.yaml", "program": f"{tmp_path}/bin/gpu-burnin"}

@@ -84,7 +84,7 @@ def test_hosts_that_are_given_back_fail_nothing(ansible_playbook: Playbook, site
     for name in HOSTS:
         assert f"{name}  NOT DONE  driver {OLD} -> {NEW}: `gpu-burnin repair look` does not answer" in done.stdout
         assert site.spec(name) == {}
-    assert "Bring the host to rest" not in done.stdout
+    assert "Quiesce the host" not in done.stdout
     assert "stops before its next batch" not in done.stdout
 
 

@@ -15,7 +15,7 @@ def test_the_steps_are_in_kubernetes_order_and_no_server_restarts() -> None:
     plays = [play for play in yaml.safe_load(PLAYBOOK.read_text()) if play["hosts"] == "kube_apiserver"]
     assert [task["name"] for task in plays[0]["tasks"][:-1]] == [
         "Refuse a clock that differs",
-        "See that it can be done to its end",
+        "Check that the rotation can be completed",
     ]
     tasks = [(play["tasks"][-1]["ansible.builtin.import_role"]["tasks_from"], play["tasks"][-1]) for play in plays]
     done = [task.get("vars", {}).get("kube_apiserver_rotate_step", name) for name, task in tasks]

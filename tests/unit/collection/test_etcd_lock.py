@@ -70,7 +70,7 @@ def play(tmp_path: Path, *states: str) -> str:
         {"name": state, MODULE: {"directory": str(tmp_path / "lock"), "what": "replaces certificates", "state": state}}
         for state in states
     ]
-    tasks.insert(1, {"name": "See it", "ansible.builtin.raw": f"cat {tmp_path}/lock/lock.json"})
+    tasks.insert(1, {"name": "Read the lock", "ansible.builtin.raw": f"cat {tmp_path}/lock/lock.json"})
     path = tmp_path / "play.yml"
     variables = {"ansible_python_interpreter": sys.executable}
     path.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": tasks}]))

@@ -18,9 +18,9 @@ def test_a_restore_keeps_it_out_by_the_same_lock() -> None:
 
 
 def test_it_looks_at_everything_before_it_changes_the_host() -> None:
-    """The roles of `Replace it` format disks and install what the member runs."""
+    """The roles of `Replace the member` format disks and install what the member runs."""
     plays = yaml.safe_load(PLAYBOOK.read_text())
-    changes = next(number for number, play in enumerate(plays) if play["name"] == "Replace it")
+    changes = next(number for number, play in enumerate(plays) if play["name"] == "Replace the member")
     before = plays[1:changes]
     assert [role for play in before for role in play.get("roles", [])] == [{"role": "muster.fleet.fleet"}] * 2
     looks = [task for play in before for task in play["tasks"]]

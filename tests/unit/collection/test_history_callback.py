@@ -32,7 +32,7 @@ PLAYS = """
   hosts: all
   gather_facts: false
   tasks:
-    - name: Say so
+    - name: Report a message
       ansible.builtin.debug: {msg: hello}
     - name: Change it
       ansible.builtin.command: "true"
@@ -106,7 +106,7 @@ def test_the_rates_of_a_report_are_kept_when_it_is_fetched(
   gather_facts: false
   connection: local
   tasks:
-    - name: Bring the report and its page
+    - name: Fetch the report and its page
       ansible.builtin.fetch:
         src: "{{{{ item }}}}"
         dest: "{{{{ fleet_state_dir }}}}/reports/gpu-1/report.json"

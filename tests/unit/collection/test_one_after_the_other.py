@@ -57,8 +57,13 @@ def write(tmp_path: Path, plays: list[Play], hosts: dict[str, dict[str, Any]]) -
     return str(tmp_path / "play.yml"), str(tmp_path / "hosts.yml")
 
 
-# They look, or remove what lay ready.
-HARMLESS = ("Look at every host", "Read what the cluster knows", "Remove what lay ready", "Back up both etcd clusters")
+# They check, or remove staging folders.
+HARMLESS = (
+    "Check every host",
+    "Read what the cluster knows",
+    "Remove the staging folders",
+    "Back up both etcd clusters",
+)
 # Nobody listens there, for HTTP or for SSH.
 NOBODY = "http://127.0.0.1:9"
 AWAY = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}

@@ -34,10 +34,10 @@ BUSY = "anna restores etcd since 2026-11-22T17:00:00Z (process 40 on elsewhere"
 # The plays that ask, and who is asked: a call of `confirm` is right as far as the first of them goes.
 ASKING = (
     ("etcd_restore", "Verify the snapshot", "restore:confirm"),
-    ("etcd_restore", "Ask for a confirmation", "confirm"),
-    ("etcd_replace_member", "See whom to replace", "replace"),
-    ("rotate_encryption_key", "See that the whole control plane is asked", "key"),
-    ("upgrade", "See what is asked for", "upgrade"),
+    ("etcd_restore", "Require a confirmation", "confirm"),
+    ("etcd_replace_member", "Identify the member to replace", "replace"),
+    ("rotate_encryption_key", "Check that the whole control plane is in the run", "key"),
+    ("upgrade", "Check what is to be upgraded", "upgrade"),
 )
 SNAPSHOT = (
     "restores one etcd cluster from the snapshot you name: add `-e cluster=main` or `-e cluster=events`, `-e snapshot"
@@ -239,4 +239,4 @@ def test_without_the_clusters_name_a_restore_tells_what_it_would_do(
     # Nobody is there to say what the nodes were.
     assert "Every node takes no new work afterwards until its agent has spoken" in said
     assert "no member of etcd answers" in said
-    assert plays == ["Verify the snapshot", "Read what the cluster knows of the nodes", "Ask for a confirmation"]
+    assert plays == ["Verify the snapshot", "Read what the cluster knows of the nodes", "Require a confirmation"]

@@ -376,7 +376,7 @@ def test_a_silent_node_is_left_out_and_a_silent_control_plane_stops(
     tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]], silent: str, goes_on: bool
 ) -> None:
     """The play of site.yml and the role's own report, on facts of one host and on one where nobody listens."""
-    name = "Look at every host, report all problems at once"
+    name = "Check every host and report all problems at once"
     play = next(play for play in site_plays() if play["name"] == name)
     *_, judge = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
     answers = {"gpu-1": "etcd-1", "etcd-1": "gpu-1"}[silent]

@@ -63,7 +63,7 @@ def test_a_bmc_that_does_not_answer_is_found_before_the_node_is_asked_for(
         said = " ".join((done.stdout + done.stderr).split())
         assert done.returncode == 2 and "gpu-1 was not repaired: " in said, said[-3000:]
         assert "127.0.0.1:9" in said, said[-3000:]
-        assert "TASK [muster.fleet.repair : Begin, unless something forbids it]" not in said
+        assert "TASK [muster.fleet.repair : Start the repair unless something forbids it]" not in said
         assert asked == set() and site.spec() == {} and not (tmp_path / "repair").exists()
     finally:
         site.api.close()

@@ -63,7 +63,11 @@ def test_what_lay_ready_is_removed_also_when_it_is_refused(
 ) -> None:
     """The real plays from the judgement on, of a fleet that has nothing to upgrade, or must not."""
     real = {play["name"]: play for play in plays()}
-    kept = ["Judge, and choose what is left to do", "Remove what lay ready", "Say what runs"]
+    kept = [
+        "Evaluate the fleet and plan what is left to do",
+        "Remove the staging folders",
+        "Report the running versions",
+    ]
     (tmp_path / "play.yml").write_text(yaml.safe_dump([real[name] for name in kept]))
     (tmp_path / "files").symlink_to(ROOT / "playbooks/files")
     runs = {"etcd": {"running": "3.6.16", "wanted": "3.6.16", "current": True}}

@@ -66,11 +66,11 @@ def snapshot() -> Tasks:
 def plays() -> list[dict[str, Any]]:
     found = copy.deepcopy(yaml.safe_load((ROOT / "playbooks/upgrade.yml").read_text()))
     names = [play["name"] for play in found]
-    first = names.index("Judge, and choose what is left to do")
+    first = names.index("Evaluate the fleet and plan what is left to do")
     for play in found[first + 1 :]:
         play.pop("roles", None)
         play["tasks"] = traced(play["tasks"])
-    return list(found[first : names.index("Remove what lay ready")])
+    return list(found[first : names.index("Remove the staging folders")])
 
 
 @pytest.fixture

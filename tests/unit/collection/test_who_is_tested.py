@@ -85,7 +85,7 @@ def test_who_is_tested_who_is_left_and_that_all_are_named(
 ) -> None:
     hosts = fleet(tmp_path)
     site = {play["name"]: play for play in site_plays()}
-    burnin, told = site["Burn in the GPU nodes"], site["Say what the fleet looks like"]
+    burnin, told = site["Burn in the GPU nodes"], site["Report the state of the fleet"]
     plays = [
         {
             "hosts": "all",

@@ -107,7 +107,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have a burn-in result of this boot
+- name: Run the burn-in of this boot
   muster.fleet.burnin:
     level: standard
   register: __gpu_burnin_result

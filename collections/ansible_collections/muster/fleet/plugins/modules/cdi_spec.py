@@ -90,7 +90,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have a CDI specification that fits the GPUs
+- name: Generate the CDI specification of the GPUs
   muster.fleet.cdi_spec:
     path: /var/run/cdi/nvidia.yaml
   register: __spec

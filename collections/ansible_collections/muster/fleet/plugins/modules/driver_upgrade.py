@@ -152,7 +152,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Take the host out of work
+- name: Drain the host
   muster.fleet.driver_upgrade:
     phase: begin
     node: gpu-1

@@ -64,7 +64,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have a new key that reads
+- name: Add a new key for reading
   muster.fleet.encryption_key:
     path: /root/fleet/pki/encryption-key
     step: add

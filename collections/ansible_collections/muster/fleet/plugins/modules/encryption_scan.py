@@ -50,7 +50,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See which keys are in use
+- name: List the keys in use
   muster.fleet.encryption_scan:
     endpoints: ["https://198.18.7.11:2379"]
 """

@@ -40,7 +40,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Let members of 3.6 join a cluster of 3.7
+- name: Allow members of 3.6 in a cluster of 3.7
   muster.fleet.etcd_downgrade:
     endpoints: {etcd-1: "https://198.18.7.11:2379"}
     minor: "3.6"

@@ -56,7 +56,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Keep other work on this cluster out
+- name: Acquire the lock on etcd
   muster.fleet.etcd_lock:
     directory: "{{ fleet_state_dir }}/etcd-lock-main"
     what: restores etcd

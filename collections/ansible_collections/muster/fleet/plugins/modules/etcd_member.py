@@ -55,7 +55,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Bring the followers up to date
+- name: Restart the followers whose files changed
   muster.fleet.etcd_member:
     name: etcd-1
     endpoints: {etcd-1: "https://198.18.7.11:2379"}
@@ -64,7 +64,7 @@ EXAMPLES = r"""
   register: found
   throttle: 1
 
-- name: Bring the leader up to date
+- name: Restart the leader if its files changed
   muster.fleet.etcd_member:
     name: etcd-1
     endpoints: {etcd-1: "https://198.18.7.11:2379"}

@@ -56,7 +56,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at the snapshot
+- name: Verify the snapshot
   muster.fleet.etcd_snapshot:
     source: snapshots/lab-main-20261123T050001Z-etcd-2.tar.age
     identity: ~/etcd-backup.key

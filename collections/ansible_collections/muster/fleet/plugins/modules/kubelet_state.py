@@ -67,7 +67,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at the host
+- name: Read the state of kubelet
   muster.fleet.kubelet_state:
     kubeconfig: /etc/kubernetes/kubelet.kubeconfig
     node: gpu-1

@@ -55,7 +55,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See that disk and memory suffice
+- name: Check that disk and memory suffice
   muster.fleet.monitoring_capacity:
     series: "{{ lookup('ansible.builtin.file', 'series.yaml') | from_yaml }}"
     targets: {node: 260, gpu: 256}

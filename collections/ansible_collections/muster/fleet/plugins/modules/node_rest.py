@@ -36,7 +36,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Bring the node to rest
+- name: Quiesce the node
   muster.fleet.node_rest:
     grace_s: 60
 """

@@ -79,7 +79,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have the driver
+- name: Install the driver
   muster.fleet.nvidia_driver:
     source: debian
     version: 535.261.03

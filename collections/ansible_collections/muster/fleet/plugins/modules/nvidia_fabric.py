@@ -62,7 +62,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have every GPU on the fabric
+- name: Run the fabric manager
   muster.fleet.nvidia_fabric:
     source: nvidia
 """

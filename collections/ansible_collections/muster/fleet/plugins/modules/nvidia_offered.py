@@ -48,7 +48,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See that somebody has the driver
+- name: Check that a package source has the driver
   muster.fleet.nvidia_offered:
     driver: {nvidia-driver-cuda: 580.105.08}
     source: nvidia

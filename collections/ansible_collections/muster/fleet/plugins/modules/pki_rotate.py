@@ -66,7 +66,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Have a successor trusted beside each CA
+- name: Trust a successor of each CA
   muster.fleet.pki_rotate:
     path: /root/fleet/pki
     authorities: [{name: etcd, cn: etcd}]

@@ -91,7 +91,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See whether the old CA may go
+- name: Check whether the old CA can be removed
   muster.fleet.pki_scan:
     exchanges: "{{ hostvars['localhost'].rotation.under_way }}"
 """

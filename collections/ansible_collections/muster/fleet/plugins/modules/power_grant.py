@@ -31,7 +31,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Let one host at a time make its power waves
+- name: Grant power waves to one host at a time
   muster.fleet.power_grant:
     timeout_s: 900
   throttle: 1

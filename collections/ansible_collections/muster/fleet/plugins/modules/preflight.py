@@ -166,7 +166,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Look at the host
+- name: Run the preflight checks on the host
   muster.fleet.preflight:
     ports:
       - {port: 2379, units: [etcd.service]}

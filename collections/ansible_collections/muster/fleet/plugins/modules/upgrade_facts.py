@@ -66,7 +66,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: See what runs
+- name: Read the running versions
   muster.fleet.upgrade_facts:
     programs: [kubelet, kube-proxy]
     checksums: "{{ kube_binaries_checksums }}"
