@@ -27,7 +27,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.preflight impo
     Finding,
     System,
     is_there,
-    look,
+    observe,
     problems,
 )
 
@@ -204,7 +204,7 @@ def test_each_rule_where_packages_are_installed(tmp_path: Path, asked: Asked, ch
 def test_each_rule_of_what_is_offered(tmp_path: Path, offers: Offers, message: str) -> None:
     (one,) = found(bare(tmp_path), NVIDIA, offers)
     assert message in one.message
-    # A host that has what is asked needs no space, and is not asked for the repository (the tests of look()).
+    # A host that has what is asked needs no space, and is not asked for the repository (the tests of observe()).
     assert found(h100(tmp_path / "there"), NVIDIA, replace(offers, repository_fault="")) == []
 
 
@@ -251,7 +251,7 @@ def test_ubuntu_is_asked_for_the_modules_that_the_gpus_need_and_for_the_exact_ve
     host.put("var/lib/apt/lists/ubuntu_Packages", "")
     rows = [f" {name} | {version} | http://mirror x\n" for name, versions in offered.items() for version in versions]
     host.answers["apt-cache"] = Output(0, "".join(rows), "")
-    offers = look(host.root, host.run, asked, host.gather(), MODELS, 1)
+    offers = observe(host.root, host.run, asked, host.gather(), MODELS, 1)
     told = found(host, asked, replace(offers, free_bytes={}))
     assert len(told) == len(said) and all(words in one.message for words, one in zip(said, told, strict=True))
 
@@ -390,9 +390,9 @@ def test_an_image_is_asked_for_no_package_list_and_no_repository(tmp_path: Path)
     host = h100(tmp_path)
     facts = host.gather()
     host.commands.clear()
-    assert look(host.root, host.run, IMAGE, facts, MODELS, 1) == Offers(None, "", {})
+    assert observe(host.root, host.run, IMAGE, facts, MODELS, 1) == Offers(None, "", {})
     assert (
-        look(host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), facts, MODELS, 1).free_bytes
+        observe(host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), facts, MODELS, 1).free_bytes
         == {}
     )
     assert host.commands == []
@@ -403,13 +403,15 @@ def test_look_asks_apt_and_the_repository(tmp_path: Path) -> None:
     no_headers(host)
     host.put("var/lib/apt/lists/mirror_debian_Packages.lz4", "")
     host.answers["apt-cache"] = Output(0, f" linux-headers-{KERNEL} | 6.1.176-1 | http://mirror bookworm/main\n", "")
-    offers = look(host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), host.gather(), MODELS, 1)
+    offers = observe(
+        host.root, host.run, replace(NVIDIA, repository_url="http://127.0.0.1:1"), host.gather(), MODELS, 1
+    )
     assert offers.versions == {f"linux-headers-{KERNEL}": ("6.1.176-1",)}
     assert "http://127.0.0.1:1 cannot be reached: [Errno 111] Connection refused" in offers.repository_fault
     assert set(offers.free_bytes) == {"/var"}
     # apt that cannot answer is no lack of packages.
     host.answers["apt-cache"] = CommandError("apt-cache gave no answer in 30 s")
-    assert look(host.root, host.run, DEBIAN, host.gather(), MODELS, 1).versions is None
+    assert observe(host.root, host.run, DEBIAN, host.gather(), MODELS, 1).versions is None
 
 
 def test_a_driver_that_a_reboot_would_change_is_not_there(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER
 
-from gpu_burnin.fleet.driver_upgrade import book
+from gpu_burnin.fleet import lock
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -79,7 +79,7 @@ def test_what_lay_ready_is_removed_also_when_it_is_refused(
     ready = tmp_path / "ready"
     ready.mkdir()
     (ready / "etcd").write_text("program")
-    lock_file = book.lock_path(tmp_path / "state/etcd-lock-main")
+    lock_file = lock.path_of(tmp_path / "state/etcd-lock-main")
     done = ansible_playbook("play.yml", "-e", f"upgrade_dir={ready}", inventory=str(path))
     said = " ".join((done.stdout + done.stderr).split())
     assert not ready.exists() and not lock_file.exists(), said

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.node.repair.facts import pci_slots
 from gpu_burnin.node.repair.holders import Holder, holders
-from gpu_burnin.node.repair.look import pci_slots
 from gpu_burnin.node.repair.reset import Done, Reset, ResetError, reset, run_command
 
 ONE, TWO, LOST = "GPU-00000000-0000-4000-8000-00000000000a", "GPU-00000000-0000-4000-8000-00000000000b", "GPU-lost"

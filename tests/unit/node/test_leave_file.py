@@ -14,12 +14,12 @@ import pytest
 
 from gpu_burnin import job
 from gpu_burnin.admission.drain import leave_annotation
-from gpu_burnin.api.record import Leave
+from gpu_burnin.api.record import DrainRequest
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.job import asked_to_leave
 from gpu_burnin.node import leave_file
 
-ASK = Leave("2026-11-22T11:00:00Z", "2026-11-29T12:00:00Z", "XID 79 on GPU-1")
+ASK = DrainRequest("2026-11-22T11:00:00Z", "2026-11-29T12:00:00Z", "XID 79 on GPU-1")
 TEXT = leave_annotation(ASK)
 
 
@@ -120,7 +120,7 @@ def test_a_file_that_stays_is_read_once(path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_new_ask_is_seen(path: Path) -> None:
     leave_file.write(TEXT, path)
     asked_to_leave(str(path))
-    leave_file.write(leave_annotation(Leave(ASK.since, ASK.deadline, "a window")), path)
+    leave_file.write(leave_annotation(DrainRequest(ASK.since, ASK.deadline, "a window")), path)
     found = asked_to_leave(str(path))
     assert found is not None and found.why == "a window"
 
