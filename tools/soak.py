@@ -12,6 +12,7 @@ same. What failed is named last, with its reason.
 from __future__ import annotations
 
 import argparse
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -51,11 +52,13 @@ def lanes(seed: int) -> list[list[Stage]]:
     on_hosts, on_loopback = integration_tests()
     on_demand = sorted((REPOSITORY / "tests/integration/on_demand").glob("test_*.py"))
     bench = [sys.executable, "-m", "tests.bench.control_plane", *KILLED, f"--kills={KILLS}", f"--seed={seed}"]
+    # The benchmark leaves its fleet running, for who wants to look at it.
+    kills = f"{shlex.join(bench)}; ended=$?; {sys.executable} -m tests.lab down; exit $ended"
     older = f"{sys.executable} -m tests.lab older && " + " ".join(pytest("minor", "", [REPOSITORY / "tests/minor"]))
     return [
         [
             Stage("lab", pytest("soak-lab", "soak", [*on_hosts, *on_demand]), junit("soak-lab")),
-            Stage("kills", bench, read_plain),
+            Stage("kills", ["sh", "-c", kills], read_plain),
         ],
         [
             Stage("unit", pytest("soak-unit", "soak", [REPOSITORY / "tests/unit"]), junit("soak-unit")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def test_the_seed_is_the_day_and_can_be_given(
     assert soak.main(["--seed=20260131"]) == 0
     assert capsys.readouterr().out == "soak: seed 20260131; again: make soak SEED=20260131\n"
     (lanes,) = seen
-    with_seed = {stage.name for lane in lanes for stage in lane if "--seed=20260131" in stage.command}
+    with_seed = {stage.name for lane in lanes for stage in lane if "--seed=20260131" in " ".join(stage.command)}
     assert with_seed == {"campaign", "kills"}
 
 
@@ -48,7 +49,8 @@ def test_every_scenario_every_draw_and_every_kill_is_in_it() -> None:
     assert "nvidia_driver/debian" in found["molecule"].command
     assert not any(word.startswith("--each") for word in found["campaign"].command)
     assert "tests/integration/on_demand/test_rotation.py" in found["lab"].command
-    assert "--kills=20" in found["kills"].command
+    assert "--kills=20" in found["kills"].command[-1]
+    assert found["kills"].command[-1].endswith(f"; ended=$?; {sys.executable} -m tests.lab down; exit $ended")
     assert found["unit"].command[-1] == "tests/unit"
     for stage in ("unit", "lab", "servers"):
         command = found[stage].command
