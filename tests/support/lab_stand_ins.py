@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.fleet.mirror.golang import Build, _executable
+from gpu_burnin.system.files import write_atomic
 from tests.lab.paths import REPOSITORY
 
 from .clocks import wait_until
@@ -121,11 +122,15 @@ class Machine:
 
     def block(self, *names: str) -> None:
         """Have these stay in the middle, and no others."""
-        (self.root / "block").write_text("".join(f"{name}\n" for name in names))
+        self._name("block", names)
 
     def spoil(self, *names: str) -> None:
         """Have these fail, and no others."""
-        (self.root / "broken").write_text("".join(f"{name}\n" for name in names))
+        self._name("broken", names)
+
+    def _name(self, file: str, names: Iterable[str]) -> None:
+        # Whole: a stand-in that reads it between two steps of a write would find that nothing is named.
+        write_atomic(self.root / file, "".join(f"{name}\n" for name in names).encode())
 
     def calls(self) -> list[str]:
         """What was begun since `forget`, and what was fetched or ended."""
