@@ -28,6 +28,7 @@ from .fleet import API_SERVERS, XID_79, Done, Fleet, run, wait_until
 READY = "muster.node-restriction.kubernetes.io/ready"
 HOLD = "muster.dev/hold-until"
 CONFIG = "/etc/muster/admitter.yaml"
+WATCH_UNIT = "/etc/systemd/system/gpu-burnin-watch.service"
 POD = """
 apiVersion: v1
 kind: Pod
@@ -284,25 +285,33 @@ def is_unwatched(fleet: Fleet, node: str) -> bool:
 @pytest.mark.parametrize(
     ("ended", "begun_again"),
     [
-        pytest.param("kill --signal=STOP gpu-burnin-watch", "kill --signal=CONT gpu-burnin-watch", id="frozen"),
         pytest.param(
-            "mask --now gpu-burnin-watch", "unmask gpu-burnin-watch && systemctl start gpu-burnin-watch", id="masked"
+            "systemctl kill --signal=STOP gpu-burnin-watch",
+            "systemctl kill --signal=CONT gpu-burnin-watch",
+            id="frozen",
+        ),
+        # systemd masks no unit whose file is in /etc: who wants it takes the file away first.
+        pytest.param(
+            f"systemctl stop gpu-burnin-watch && mv {WATCH_UNIT} /root/ && systemctl mask gpu-burnin-watch",
+            f"systemctl unmask gpu-burnin-watch && mv /root/gpu-burnin-watch.service {WATCH_UNIT} && "
+            "systemctl daemon-reload && systemctl start gpu-burnin-watch",
+            id="masked",
         ),
     ],
 )
 def test_an_agent_that_ends_keeps_new_work_away_and_leaves_the_job(fleet: Fleet, ended: str, begun_again: str) -> None:
     """For make test the silence of a disabled one, below, is enough: the lab idles for minutes meanwhile."""
     with job(fleet, "unwatched", "gpu-1"):
-        fleet.must("gpu-1", f"systemctl {ended}")
+        fleet.must("gpu-1", ended)
         started = time.monotonic()
         try:
             wait_until("the agent to be missed", lambda: is_unwatched(fleet, "gpu-1"), timeout_s=300)
-            print(f"systemctl {ended} to suspect: {time.monotonic() - started:.0f} s (150 are set)")
+            print(f"{ended} to suspect: {time.monotonic() - started:.0f} s (150 are set)")
             assert not is_open(fleet, "gpu-1") and phase(fleet, "unwatched") == "Running"
             for told in (muster(fleet, "status"), muster(fleet, "why", "gpu-1")):
                 assert "AGENT_SILENT" in told.out, told.out + told.err
         finally:
-            fleet.must("gpu-1", f"systemctl {begun_again}")
+            fleet.must("gpu-1", begun_again)
         back(fleet, "gpu-1")
         assert phase(fleet, "unwatched") == "Running"
 
