@@ -10,6 +10,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import Misfit, from_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
+# Of all of them: the first were those of driver upgrades.
 SCHEMA = "muster-driver-upgrade/v1"
 
 

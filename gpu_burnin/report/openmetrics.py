@@ -27,8 +27,8 @@ _VERDICTS = ("PASS", "FAIL", "INCONCLUSIVE")
 
 def to_openmetrics(report: Report) -> bytes:
     """All metrics of a report; a value that was not read has no sample."""
-    families = (Family(f"gpu_burnin_{name}", "gauge", text, samples) for name, text, samples in _families(report))
-    return f"{page(families)}# EOF\n".encode("utf-8", "replace")
+    families = (Family(name, "gauge", text, samples) for name, text, samples in _families(report))
+    return f"{page('gpu_burnin_', families)}# EOF\n".encode("utf-8", "replace")
 
 
 def _families(report: Report) -> Iterator[tuple[str, str, Iterable[Sample]]]:

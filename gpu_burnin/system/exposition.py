@@ -10,7 +10,7 @@ Sample: TypeAlias = tuple[Mapping[str, str], float | None]
 
 
 class Family(NamedTuple):
-    """One metric: its whole name, `gauge` or `counter`, what it says, and (labels, value) of each sample."""
+    """One metric: its name after the prefix, `gauge` or `counter`, what it says, (labels, value) of each sample."""
 
     name: str
     kind: str
@@ -18,15 +18,18 @@ class Family(NamedTuple):
     samples: Iterable[Sample]
 
 
-def page(families: Iterable[Family]) -> str:
-    """The page. A value that is not known or no number has no sample, and a family without one is left out."""
+def page(prefix: str, families: Iterable[Family]) -> str:
+    """The page; `prefix` begins each name.
+
+    A value that is not known or no number has no sample, and a family without one is left out.
+    """
     lines: list[str] = []
     for name, kind, text, samples in families:
         # Two samples with the same labels would make the collector drop the whole file: the last one holds.
         values = {_labels(labels): value for labels, value in samples if value is not None and math.isfinite(value)}
         if values:
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{labels} {_number(value)}" for labels, value in values.items()]
+            lines += [f"# HELP {prefix}{name} {text}", f"# TYPE {prefix}{name} {kind}"]
+            lines += [f"{prefix}{name}{labels} {_number(value)}" for labels, value in values.items()]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -133,8 +133,8 @@ class Facts:
     @property
     def boot_tests(self) -> int:
         """How often this undecided boot was tested, as the admitter asked."""
-        reported = self.status.boot_tests
-        return reported.asked if reported is not None and reported.boot_id == self.agent_boot else 0
+        tests = self.status.boot_tests
+        return tests.asked if tests is not None and tests.boot_id == self.agent_boot else 0
 
     @property
     def busy(self) -> bool:

@@ -20,7 +20,7 @@ from gpu_burnin.api.record import Next, State
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the node stands, whether it may take work (`open`), its request, what leave is needed, what comes next."""
+    """Where the node stands, whether it may take work (`open`), its test, which budget it needs, what comes next."""
 
     phase: Phase
     open: bool
@@ -74,12 +74,12 @@ def _budget_to_gate(facts: Facts, judged: Judged, phase: Phase, was_open: bool) 
     """
     asked = phase.who or active(facts.spec.quarantine, facts.now) is not None
     was_let_in = facts.status.accepted is not None
-    own_step = was_open or (_closed_without_leave(facts) and (judged.fault or was_let_in))
+    own_step = was_open or (_closed_without_grant(facts) and (judged.fault or was_let_in))
     in_doubt = doubted(facts.spec, facts.status) is not None and not judged.fault
     return Budget.GATE if own_step and not (asked or judged.rebooted or in_doubt) else None
 
 
-def _closed_without_leave(facts: Facts) -> bool:
+def _closed_without_grant(facts: Facts) -> bool:
     """Whether a hold or a restore of etcd closed it, whatever is said of it now."""
     record = facts.view.record
     return record is not None and (record.status.state is State.HELD or shut_by_restore(record.spec, record.status))
@@ -87,7 +87,7 @@ def _closed_without_leave(facts: Facts) -> bool:
 
 def _braked(facts: Facts, judged: Judged, test_request: retest.TestRequest) -> Phase:
     """A node that should be out and stays as it is, since no budget granted it; the test that was asked for is had."""
-    if gated(facts.node, facts.rules.names):  # its state says that it was closed without leave, also while it is tested
+    if gated(facts.node, facts.rules.names):  # its state says that it was closed without a grant
         over = f"{brief(judged.message)}; the hold that closed it is over"
         return Phase(facts.status.state, judged.code, sentence(over))
     ask, request = retest.retest_asked(facts), test_request.request
@@ -122,7 +122,7 @@ def _plan(
 def _with_test(
     facts: Facts, judged: Judged, test_request: retest.TestRequest, calendar: Windows, denied: Budget | None
 ) -> tuple[retest.TestRequest, retest.TestTrigger | None, Next | None]:
-    """The request that is under way or is begun now, the wish that begins it, and what comes next where one waits."""
+    """The request that is under way or is begun now, what triggers it, and what comes next where one waits."""
     wanted = retest.test_trigger(facts, judged, calendar, test_request)
     if wanted is None and retest.needless(facts, judged):
         return retest.TestRequest(), None, None

@@ -11,7 +11,7 @@ from gpu_burnin.system.exposition import Family, Sample, page
 
 def text(gate: Gate | None, leases: Mapping[str, float], state: State) -> str:
     """The page. Without an answer (`gate` None) there is no number that could be taken for one, only an old time."""
-    return page((*_gate(gate, state), *_leases(leases), *_audit(state)))
+    return page("muster_", (*_gate(gate, state), *_leases(leases), *_audit(state)))
 
 
 def _gate(gate: Gate | None, state: State) -> Iterator[Family]:
@@ -56,8 +56,8 @@ def _audit(state: State) -> Iterator[Family]:
 
 
 def _gauge(name: str, words: str, *samples: Sample) -> Family:
-    return Family(f"muster_{name}", "gauge", words, samples)
+    return Family(name, "gauge", words, samples)
 
 
 def _counter(name: str, words: str, *samples: Sample) -> Family:
-    return Family(f"muster_{name}", "counter", words, samples)
+    return Family(name, "counter", words, samples)

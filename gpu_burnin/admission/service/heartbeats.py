@@ -64,8 +64,8 @@ class Heartbeats:
                 beat.changed_s, beat.reported, beat.awaited = old.changed_s, old.reported, old.awaited
                 beat.fresh = old.fresh and not new_boot
             self._beats[name] = beat
-            heartbeat = not listed and old is not None and (old.awaited or old.reported)
-            return name if new_boot or heartbeat else ""
+            awaited = not listed and old is not None and (old.awaited or old.reported)
+            return name if new_boot or awaited else ""
 
     def drop(self, name: str) -> str:
         """See cache.Store."""
@@ -78,7 +78,7 @@ class Heartbeats:
         with self._lock:
             return {name for name, beat in self._beats.items() if beat.text is not None}
 
-    def heartbeat(self, name: str, *, expected: bool, awaited: bool) -> HeartbeatState | None:
+    def state_of(self, name: str, *, expected: bool, awaited: bool) -> HeartbeatState | None:
         """What was heard of a node; None where nobody expects yet that its agent sends heartbeats, and none was seen.
 
         The silence of one that never came begins when it is first expected. `awaited`: the node waits for the next.

@@ -97,7 +97,7 @@ class _Event(NamedTuple):
     message: str
     good: bool
 
-    def event(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """As the API has it."""
         time_text = rfc3339_s(self.at)
         return {
@@ -161,7 +161,7 @@ class EventRecorder:
             if self.busy():
                 self.wait(GIVE_WAY_S)
             try:
-                self.api.create(f"/api/v1/namespaces/{event.namespace}/events", event.event(), "write an event")
+                self.api.create(f"/api/v1/namespaces/{event.namespace}/events", event.document(), "write an event")
                 self.metrics.add("events", {"result": "written"})
             except (ApiError, Conflict, NotLeader):
                 self.metrics.add("events", {"result": "refused"})

@@ -138,7 +138,7 @@ class Reconciler:
             self.heartbeats.sends_none(record.name)
             return None
         awaited = gated(node, self.rules.names) or record.status.code == AGENT_SILENT
-        return self.heartbeats.heartbeat(record.name, expected=agent is not None, awaited=awaited)
+        return self.heartbeats.state_of(record.name, expected=agent is not None, awaited=awaited)
 
     def _carry_out(self, view: View, decision: Decision) -> bool:
         """Whether Node or record was changed by others meanwhile."""
@@ -252,8 +252,8 @@ class Reconciler:
 
     def _evict(self, view: View, decision: Decision) -> datetime | None:
         """Ask pods to leave, and tell those that hold; when to ask again those that could not."""
-        grant = decision.status.leave
-        why = grant.why if grant else decision.status.message
+        leave = decision.status.leave
+        why = leave.why if leave else decision.status.message
         self.evictor.announce(view.name, decision.pod_events, why)
         return self.evictor.ask(view.name, decision.evict, why)
 

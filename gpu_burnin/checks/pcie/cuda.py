@@ -166,7 +166,7 @@ class CudaPcie:
     def verify(self) -> Verified:
         words = self._opened().size_bytes // WORD_BYTES
         with self._errors("verifying copies"):
-            found = self._ledgers["h2d"].judge(self._device_looker(words))
+            found = self._ledgers["h2d"].judge(self._device_comparer(words))
         return found + self._ledgers["d2h"].judge(slot_comparer(self._pinned[1].words, self._pinned[0].words, words))
 
     def inject(self, fault: Kind, seed: int) -> None:
@@ -225,9 +225,9 @@ class CudaPcie:
         word = self._device["ring"][at : at + 1]
         word.set(word.get() ^ np.uint64(flip.mask))
 
-    def _device_looker(self, words: int) -> SlotComparer:
+    def _device_comparer(self, words: int) -> SlotComparer:
         # The kernel counts all words in the time that it takes to find one: `brief` saves nothing.
-        def look(
+        def compare(
             slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False
         ) -> SlotComparison:
             held, out = self._device["ring"][slot * words : (slot + 1) * words], self._device["out"]
@@ -248,7 +248,7 @@ class CudaPcie:
             all_compared("a copy", looked, words)
             return SlotComparison(wrong, first, int(held[first : first + 1].get()[0])) if wrong else SlotComparison(0)
 
-        return look
+        return compare
 
     def _launch(self, kernel: str, *arguments: Any) -> None:
         self._kernels[kernel]((self._blocks,), (THREADS,), arguments)

@@ -121,20 +121,20 @@ class Ledger:
         self.planted = (Planted(self.way, fault, spoiled.hit, offset_bytes, mask),)
         return spoiled
 
-    def judge(self, look: SlotComparer) -> Verified:
+    def judge(self, compare: SlotComparer) -> Verified:
         """Compare every slot that was written since the last call, and look into the first that are wrong."""
         slots, self._due = sorted(self._due), set()
         found: dict[int, SlotComparison] = {}
         bad: list[int] = []
         for slot in slots:
             brief = self._located + len(bad) >= MOST_LOCATED
-            found[slot] = look(slot, self._offset(slot), None, False, brief)
+            found[slot] = compare(slot, self._offset(slot), None, False, brief)
             if found[slot].wrong_words:
                 bad.append(slot)
         located, counted = bad[: MOST_LOCATED - self._located], bad[MOST_LOCATED - self._located :]
         self._located += len(located)
         wrong = (
-            *(self._entry(slot, found[slot], *self._explain(slot, found, look)) for slot in located),
+            *(self._entry(slot, found[slot], *self._explain(slot, found, compare)) for slot in located),
             *(WrongCopy(self.way, self._copy(slot), None) for slot in counted),
         )
         return Verified(len(slots), len(slots) * self._geometry.size_bytes, wrong)
@@ -157,16 +157,16 @@ class Ledger:
         offset = seen.first_word * WORD_BYTES
         return WrongCopy(self.way, copy, kind, offset, expected, seen.got, seen.wrong_words, came_from)
 
-    def _explain(self, slot: int, found: dict[int, SlotComparison], look: SlotComparer) -> tuple[Kind, int | None]:
+    def _explain(self, slot: int, found: dict[int, SlotComparison], compare: SlotComparer) -> tuple[Kind, int | None]:
         seen, before = found[slot], self._before[slot]
         old = POISON_WORD if before is None else self._word(before, seen.first_word)
         if seen.got == old:
             offset = None if before is None else self._geometry.offset_bytes(before)
-            if look(slot, self._offset(slot), offset, before is None).wrong_words == 0:
+            if compare(slot, self._offset(slot), offset, before is None).wrong_words == 0:
                 whole = seen.wrong_words == self._geometry.size_bytes // WORD_BYTES
                 return (Kind.DROPPED if whole else Kind.STALE), None
         for other in self._others(slot, seen):
-            if look(slot, self._geometry.offset_bytes(other), None, False).wrong_words == 0:
+            if compare(slot, self._geometry.offset_bytes(other), None, False).wrong_words == 0:
                 own = found.get(self._geometry.slot(other))
                 return (Kind.REORDERED if own is not None and own.wrong_words else Kind.DUPLICATED), other
         return Kind.CORRUPTED, None

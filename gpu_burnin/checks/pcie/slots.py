@@ -31,7 +31,7 @@ def flip_bit(ring: U64, slot_words: int, flip: Flip) -> None:
 def slot_comparer(ring: U64, source: U64, slot_words: int) -> SlotComparer:
     """Compares slots of `ring` with the words of `source`, which is filled by fill_words."""
 
-    def look(
+    def compare(
         slot: int, offset_bytes: int, old_offset_bytes: int | None, poison: bool, brief: bool = False
     ) -> SlotComparison:
         wrong, first = 0, -1
@@ -57,7 +57,7 @@ def slot_comparer(ring: U64, source: U64, slot_words: int) -> SlotComparer:
             wrong += count
         return SlotComparison(wrong, first, int(ring[base + first])) if wrong else SlotComparison(0)
 
-    return look
+    return compare
 
 
 def _same(one: U64, two: U64) -> bool:

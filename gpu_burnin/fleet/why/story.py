@@ -107,8 +107,8 @@ def story_of(api: KubeApi, names: Names, subject: str, files: Files, since: date
             places = ", ".join(sorted(key_of(job) for job in jobs))
             raise GpuBurninError(f"{subject}: there are several jobs of this name ({places}); give NAMESPACE/JOB")
         namespace = str(jobs[0]["metadata"]["namespace"])
-        ask_sentence = _Asked(f"{namespace}/{name}", "job", namespace, name, end_of_job(jobs[0]))
-        return _of_pods(api, names, ask_sentence, _pods_of_job(api, ask_sentence), files, since, now)
+        asked = _Asked(f"{namespace}/{name}", "job", namespace, name, end_of_job(jobs[0]))
+        return _of_pods(api, names, asked, _pods_of_job(api, asked), files, since, now)
     if len({key_of(pod) for pod in pods}) > 1:
         places = ", ".join(sorted(key_of(pod) for pod in pods))
         raise GpuBurninError(f"{subject}: there are several pods of this name ({places}); give NAMESPACE/POD")
@@ -159,20 +159,18 @@ def _is_of(entry: Entry, step: Transition) -> bool:
 
 
 def _of_pods(
-    api: KubeApi, names: Names, ask_sentence: _Asked, pods: list[Object], files: Files, since: datetime, now: datetime
+    api: KubeApi, names: Names, asked: _Asked, pods: list[Object], files: Files, since: datetime, now: datetime
 ) -> Story:
     """Of a pod, or of the pods of a job: that which ended first is explained, since the others often follow it."""
     found = _Gathered()
     for pod in pods:
         found.entries += of_pod(pod)
     present = {key_of(pod) for pod in pods}
-    events = _events(api, ask_sentence.namespace, ask_sentence.name)
-    gone = {ask_sentence.subject: events} if ask_sentence.kind == "pod" and not pods else {}
-    if ask_sentence.kind == "job":
+    events = _events(api, asked.namespace, asked.name)
+    gone = {asked.subject: events} if asked.kind == "pod" and not pods else {}
+    if asked.kind == "job":
         found.events += events
-        gone = _events_of_pods(
-            api, ask_sentence.namespace, pods_of_events(events) - {key.split("/")[1] for key in present}
-        )
+        gone = _events_of_pods(api, asked.namespace, pods_of_events(events) - {key.split("/")[1] for key in present})
     ends = [one for one in found.entries if one.what is What.ENDED]
     for key, told in gone.items():
         entries = [entry for event in told for entry in of_event(event, node_of_events(told))]
@@ -180,8 +178,8 @@ def _of_pods(
             ends.append(end)
             found.entries.append(end)
     effect = min(ends, key=lambda one: one.at, default=None)
-    key = effect.pod if effect else ask_sentence.subject
-    of_it = gone.get(key) or (events if key == ask_sentence.subject else _events(api, *key.split("/", 1)))
+    key = effect.pod if effect else asked.subject
+    of_it = gone.get(key) or (events if key == asked.subject else _events(api, *key.split("/", 1)))
     place = next((str(pod["spec"].get("nodeName") or "") for pod in pods if key_of(pod) == key), "")
     node = place or node_of_events(of_it) or next((str(pod["spec"].get("nodeName") or "") for pod in pods), "")
     found.events += of_it
@@ -190,12 +188,12 @@ def _of_pods(
     if node:
         _add_node(found, api, names, node)
     _add_files(found, node, frozenset({key, *present, *gone}), files, since, now)
-    return _story(ask_sentence, node, _pods_stand(ask_sentence, pods, len(gone)), found, effect, api, now, since)
+    return _story(asked, node, _pods_stand(asked, pods, len(gone)), found, effect, api, now, since)
 
 
-def _pods_of_job(api: KubeApi, ask_sentence: _Asked) -> list[Object]:
-    label = f"job-name={ask_sentence.name}"
-    return list(api.items(_in(ask_sentence.namespace, "pods"), "list the job's pods", labelSelector=label))
+def _pods_of_job(api: KubeApi, asked: _Asked) -> list[Object]:
+    label = f"job-name={asked.name}"
+    return list(api.items(_in(asked.namespace, "pods"), "list the job's pods", labelSelector=label))
 
 
 def _events_of_pods(api: KubeApi, namespace: str, names: frozenset[str]) -> dict[str, list[Object]]:
@@ -258,7 +256,7 @@ def _add_files(found: _Gathered, node: str, pods: frozenset[str], files: Files, 
 
 
 def _story(
-    ask_sentence: _Asked, node: str, stands: str, found: _Gathered, effect: Entry | None, api: KubeApi, now: datetime,
+    asked: _Asked, node: str, stands: str, found: _Gathered, effect: Entry | None, api: KubeApi, now: datetime,
     since: datetime,
 ) -> Story:  # fmt: skip
     oldest = min((at for event in found.events if (at := time_of_event(event))), default=None)
@@ -268,8 +266,8 @@ def _story(
     ordered = in_order(one for one in found.entries if one.at >= since or one is effect)
     cause = first_cause(ordered, effect, abs(ahead))
     return Story(
-        ask_sentence.subject,
-        ask_sentence.kind,
+        asked.subject,
+        asked.kind,
         node,
         stands,
         ordered,
@@ -319,13 +317,13 @@ def _asks(record: NodeAdmission, now: datetime) -> Iterator[str]:
         yield ask_sentence("asked for a test", retest)
 
 
-def _pods_stand(ask_sentence: _Asked, pods: list[Object], gone: int) -> str:
+def _pods_stand(asked: _Asked, pods: list[Object], gone: int) -> str:
     phases = sorted(_phase(pod).lower() for pod in pods)
-    if ask_sentence.kind == "pod":
-        return f"{ask_sentence.subject}: {phases[0]}" if phases else f"{ask_sentence.subject} is gone"
+    if asked.kind == "pod":
+        return f"{asked.subject}: {phases[0]}" if phases else f"{asked.subject} is gone"
     counts = [f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)] + [f"{gone} gone"] * bool(gone)
-    ended = f"{ask_sentence.ended}; " if ask_sentence.ended else ""
-    return f"{ask_sentence.subject}: {ended}pods: {', '.join(counts) or 'none is known'}"
+    ended = f"{asked.ended}; " if asked.ended else ""
+    return f"{asked.subject}: {ended}pods: {', '.join(counts) or 'none is known'}"
 
 
 def _phase(pod: Object) -> str:

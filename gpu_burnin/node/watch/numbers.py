@@ -61,9 +61,7 @@ class Numbers:
 
 def page(readings: Readings, unix_s: float) -> bytes:
     """All numbers; a value that could not be read has no sample."""
-    return exposition.page(
-        one._replace(name=f"gpu_burnin_watch_{one.name}") for one in _families(readings, unix_s)
-    ).encode()
+    return exposition.page("gpu_burnin_watch_", _families(readings, unix_s)).encode()
 
 
 def _families(readings: Readings, unix_s: float) -> Iterator[Family]:

@@ -9,7 +9,7 @@ from gpu_burnin.system.exposition import Family, page
 
 def test_values_are_whole_or_as_they_are_and_labels_are_escaped() -> None:
     samples = [({}, 3.0), ({"path": 'C:\\a "b"\n'}, 0.25), ({"of": "time"}, 1764240000.125), ({"of": "flag"}, True)]
-    assert page([Family("x_total", "counter", "Things.", samples)]) == (
+    assert page("", [Family("x_total", "counter", "Things.", samples)]) == (
         "# HELP x_total Things.\n"
         "# TYPE x_total counter\n"
         "x_total 3\n"
@@ -21,10 +21,10 @@ def test_values_are_whole_or_as_they_are_and_labels_are_escaped() -> None:
 
 def test_what_is_not_known_or_no_number_has_no_sample() -> None:
     unknown = Family("a", "gauge", "A.", [({}, None), ({"gpu": "0"}, math.nan), ({"gpu": "1"}, math.inf)])
-    assert page([unknown, Family("b", "gauge", "B.", [])]) == ""
+    assert page("", [unknown, Family("b", "gauge", "B.", [])]) == ""
 
 
 def test_of_two_samples_with_one_name_the_last_holds() -> None:
-    assert page([Family("a", "gauge", "A.", [({"gpu": "0"}, 1), ({"gpu": "0"}, 2)])]).splitlines()[2:] == [
-        'a{gpu="0"} 2'
+    assert page("p_", [Family("a", "gauge", "A.", [({"gpu": "0"}, 1), ({"gpu": "0"}, 2)])]).splitlines()[2:] == [
+        'p_a{gpu="0"} 2'
     ]

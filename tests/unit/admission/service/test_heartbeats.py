@@ -58,7 +58,7 @@ class Leader:
             self.now_s = min(end_s, self.now_s + 5)
 
     def heartbeat(self, name: str = "gpu-1", *, expected: bool = True, awaited: bool = False) -> HeartbeatState | None:
-        return self.beats.heartbeat(name, expected=expected, awaited=awaited)
+        return self.beats.state_of(name, expected=expected, awaited=awaited)
 
 
 def test_each_change_ends_the_silence_and_is_no_look() -> None:

@@ -57,7 +57,7 @@ def test_the_source_is_filled_with_the_words_of_the_host(link: CudaPcie) -> None
 
 def test_a_look_counts_and_finds_the_first_wrong_word(link: CudaPcie, cupy: FakePcieCupy) -> None:
     words = SIZE // 8
-    ring, look = link._device["ring"].values, link._device_looker(words)
+    ring, look = link._device["ring"].values, link._device_comparer(words)
     ring[words : 2 * words] = random_words(link._key, 512, words)
     assert look(1, 4096, None, False).wrong_words == 0
     ring[words + 100], ring[words + 1999] = 7, 8
@@ -189,7 +189,7 @@ def test_an_error_while_waiting_is_the_device_s(link: CudaPcie, cupy: FakePcieCu
 
 
 def test_a_fresh_look_has_clean_counters(link: CudaPcie) -> None:
-    look = link._device_looker(SIZE // 8)
+    look = link._device_comparer(SIZE // 8)
     assert look(0, 0, None, False).wrong_words == SIZE // 8
     assert look(0, 0, None, False).wrong_words == SIZE // 8
     assert int(link._device["out"].values[1]) != MASK64

@@ -15,7 +15,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 try:
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.fleet import lock
-    from gpu_burnin.fleet.lock import Lock
     from gpu_burnin.system.clock import rfc3339
 
     MISSING: ImportError | None = None
@@ -94,7 +93,7 @@ def keep(module: AnsibleModule) -> dict[str, Any]:
         elif given["state"] == "released":
             lock.release(directory, me)
         else:
-            mine = Lock(getpass.getuser(), rfc3339(datetime.now(UTC)), me, given["what"])
+            mine = lock.Lock(getpass.getuser(), rfc3339(datetime.now(UTC)), me, given["what"])
             before = lock.take(directory, mine)
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
