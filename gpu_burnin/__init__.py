@@ -11,7 +11,7 @@ The burn-in as a library, here the first GPU for a minute and all results typed:
     plan: Plan = outcome.plan
     for result in outcome.results:
         print(result.name, result.gpu, result.verdict, f"{result.seconds:.1f} of {plan.total_s:.0f} s")
-    print(outcome.run_dir / "report.json", outcome.report["verdict"], outcome.exit_code)
+    print(outcome.run_dir / "report.json", outcome.report.verdict, outcome.exit_code)
 
 A mistake in options or configuration raises GpuBurninError, whose text is one sentence. Signals are taken only in
 the main thread. Names load on first use, so that importing the package costs nothing.

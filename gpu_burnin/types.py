@@ -10,8 +10,8 @@ from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 # JSON values as they appear in reports, journals and on the worker pipes.
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
-# In a field's metadata: its name in JSON, and whether JSON leaves it out while it has its default.
-JSON_NAME, OMIT_DEFAULT = "json_name", "omit_default"
+# In a field's metadata: its name in JSON, whether JSON leaves it out while it has its default, whether it comes last.
+JSON_NAME, OMIT_DEFAULT, COMES_LAST = "json_name", "omit_default", "comes_last"
 _T = TypeVar("_T")
 # A MIG device with a part of its GPU instance's multiprocessors, such as 1c.3g.20gb: it shares memory with others.
 _SHARES_MEMORY = re.compile(r"\d+c\.")
@@ -178,7 +178,7 @@ class CheckResult:
     """What one check found on one GPU, or on the node when `gpu` is None.
 
     `started_s` is CLOCK_MONOTONIC in seconds, set by the supervisor. `series` are rates over time for the
-    report's plots; they travel in the series file, not in the report.
+    report's plots; they travel in the series file. In a report it has none of the last three.
     """
 
     name: str
@@ -188,9 +188,9 @@ class CheckResult:
     measurements: tuple[Measurement, ...] = ()
     coverage: Coverage = Coverage()
     errors: tuple[Mapping[str, JSON], ...] = ()
-    reasons: tuple[Reason, ...] = ()
-    series: tuple[Series, ...] = ()
-    started_s: float = 0.0
+    reasons: tuple[Reason, ...] = optional(tuple)
+    series: tuple[Series, ...] = optional(tuple)
+    started_s: float = optional(float)
 
 
 @dataclass(frozen=True)
@@ -249,9 +249,9 @@ class Gpu:
         )
 
     @property
-    def uuids(self) -> frozenset[str]:
+    def uuids(self) -> tuple[str, ...]:
         """The UUIDs of the GPU and of its instances."""
-        return frozenset((self.uuid, *(one.uuid for one in self.instances or ())))
+        return (self.uuid, *(one.uuid for one in self.instances or ()))
 
     @property
     def short(self) -> str:

@@ -105,7 +105,7 @@ def _show(done: RemoteRun, directory: Path, *, as_json: bool) -> None:
             click.echo(done.report, nl=False)
         else:
             terminal.show(outputs.as_text(report, terminal.width()))
-    run_id = report["run_id"]
+    run_id = report.run_id
     if not _RUN_ID.fullmatch(run_id):
         raise GpuBurninError(f"{directory.name}: the report's run_id {run_id!r} is not one", EXIT_INCONCLUSIVE)
     path, page = directory / f"{run_id}.json", directory / f"{run_id}.html"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
@@ -15,20 +15,17 @@ from gpu_burnin.node import authentic, reports
 from gpu_burnin.node.report_head import read_head, read_parts
 from gpu_burnin.node.store import Store, is_run_id
 from gpu_burnin.report.check_findings import units_of
-from gpu_burnin.report.model import Report, ReportError
-from gpu_burnin.report.order import Order, order_of
+from gpu_burnin.report.model import Report
+from gpu_burnin.report.order import ORDER_PARTS, Order, order_of
 from gpu_burnin.report.units import without_name
 from gpu_burnin.system.host_names import natural
-from gpu_burnin.types import Verdict
+from gpu_burnin.types import Reason, Verdict
 
 SCHEMA = "muster-held/v1"
 # Stands where a verdict stands, for a host whose report says nothing that can be believed.
 UNREADABLE = "UNREADABLE"
 # The worst first.
 VERDICTS = (str(Verdict.FAIL), UNREADABLE, str(Verdict.INCONCLUSIVE), str(Verdict.PASS))
-
-# What of a report the reasons and the order of a host are made from.
-_PARTS = ("reasons", "plan", "gpus", "coverage")
 
 
 @dataclass(frozen=True)
@@ -192,31 +189,30 @@ def _report(name: str, path: Path, host_key: Path | None) -> HostReport:
     head, page = read_head(path), path.with_suffix(".html")
     host = HostReport(
         name,
-        head["verdict"],
+        str(head.verdict),
         path=str(path),
         page=str(page) if page.is_file() else "",
-        **{field: head[field] for field in ("node", "run_id", "level", "finished_at", "simulated", "interrupted")},
-        action=head["action"],
+        node=head.node,
+        run_id=head.run_id,
+        level=head.level,
+        finished_at=head.finished_at,
+        simulated=head.simulated,
+        interrupted=head.interrupted,
+        action=str(head.action),
     )
     return host if host.verdict == Verdict.PASS else _with_reasons(host, path)
 
 
 def _with_reasons(host: HostReport, path: Path) -> HostReport:
-    try:
-        report = cast("Report", read_parts(path, _PARTS))
-        groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-        for reason in report["reasons"]:
-            severity = str(Verdict(reason["severity"]))
-            groups.setdefault((severity, str(reason["code"])), []).append(reason)
-        reasons = tuple(_why(report, *key, found) for key, found in groups.items())
-        return replace(host, order=order_of(report), reasons=reasons)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ReportError(
-            f"{path}: this is not a valid report ({type(error).__name__}); gpu-burnin report {path} says what is wrong"
-        ) from error
+    report = read_parts(path, ORDER_PARTS)
+    groups: dict[tuple[str, str], list[Reason]] = {}
+    for reason in report.reasons:
+        groups.setdefault((str(reason.severity), reason.code), []).append(reason)
+    reasons = tuple(_why(report, *key, found) for key, found in groups.items())
+    return replace(host, order=order_of(report), reasons=reasons)
 
 
-def _why(report: Report, severity: str, code: str, found: list[Mapping[str, Any]]) -> Why:
+def _why(report: Report, severity: str, code: str, found: list[Reason]) -> Why:
     units = dict.fromkeys(unit for reason in found for unit in units_of(report, reason))
     messages = dict.fromkeys(without_name(report, reason) for reason in found)
     return Why(code, severity, tuple(units), next(iter(messages)), len(messages) - 1)

@@ -13,7 +13,6 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import reports
 from gpu_burnin.node.store import RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT
-from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import read_bytes
 from gpu_burnin.types import Notice, Reason, Verdict
 
@@ -93,8 +92,6 @@ def _reported(run: RunDirectory) -> tuple[tuple[Reason, ...], str] | None:
     """Reasons and boot id of a report; None when it cannot be read, or faults were injected: it says nothing then."""
     try:
         report = reports.load(run.path)
-        reasons = tuple(from_json(Reason, reason, tolerant=True) for reason in report["reasons"])
-        boot_id = str(report["host"]["boot_id"])
-    except (GpuBurninError, KeyError, TypeError, ValueError):
+    except GpuBurninError:
         return None
-    return None if report["coverage"]["injected"] else (reasons, boot_id)
+    return None if report.coverage.injected else (report.reasons, report.host.boot_id)

@@ -23,16 +23,14 @@ def began(node: str, run: str, level: str, give: Callable[[Entry], bool] = _nati
 
 def ended(report: Report, give: Callable[[Entry], bool] = _native) -> None:
     """A run has its verdict."""
-    codes = [*dict.fromkeys(str(reason["code"]) for reason in report["reasons"])]
-    simulated = " on simulated hardware" if report["simulated"] else ""
+    codes = [*dict.fromkeys(reason.code for reason in report.reasons)]
+    simulated = " on simulated hardware" if report.simulated else ""
     why = f": {', '.join(codes)}" if codes else ""
-    message = f"burn-in {report['run_id']} ({report['level']}) ended: {report['verdict']}{simulated}{why}"
-    priority = {Verdict.PASS: Priority.INFO, Verdict.FAIL: Priority.ERROR}.get(
-        Verdict(report["verdict"]), Priority.WARNING
-    )
+    message = f"burn-in {report.run_id} ({report.level}) ended: {report.verdict}{simulated}{why}"
+    priority = {Verdict.PASS: Priority.INFO, Verdict.FAIL: Priority.ERROR}.get(report.verdict, Priority.WARNING)
     give(
         Entry(
-            message, _PROGRAM, priority, "run_ended", report["node"], report["run_id"],
-            " ".join(codes), report["verdict"], report["level"],
+            message, _PROGRAM, priority, "run_ended", report.node, report.run_id,
+            " ".join(codes), report.verdict, report.level,
         )
     )  # fmt: skip

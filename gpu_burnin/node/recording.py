@@ -51,7 +51,7 @@ class Finished:
     @property
     def verdict(self) -> Verdict:
         """PASS, FAIL or INCONCLUSIVE."""
-        return Verdict(self.report["verdict"])
+        return self.report.verdict
 
 
 @dataclass(frozen=True)
@@ -115,18 +115,18 @@ def _sign(finished: Finished, written: outputs.Written, config: Config) -> str |
     problem = f"{REPORT}, which the evidence describes, could not be written" if REPORT in written.failed else ""
     if not problem:
         statement = evidence.Statement(
-            node=report["node"],
+            node=report.node,
             machine_id=finished.host.machine_id,
             boot_id=finished.host.boot_id,
             report_sha256=hashlib.sha256(written.report).hexdigest(),
             verdict=verdict,
-            level=report["level"],
-            plan_sha256=report["plan_sha256"],
-            hardware_sha256=report["hardware_sha256"],
-            simulated=report["simulated"],
+            level=report.level,
+            plan_sha256=report.plan_sha256,
+            hardware_sha256=report.hardware_sha256,
+            simulated=report.simulated,
             sequence=run.sequence,
-            finished_at=report["finished_at"],
-            action=str(report["action"]) if verdict is Verdict.FAIL else "",
+            finished_at=report.finished_at,
+            action=str(report.action) if verdict is Verdict.FAIL else "",
             **_first_reason(report),
         )
         try:
@@ -144,8 +144,8 @@ def _sign(finished: Finished, written: outputs.Written, config: Config) -> str |
 
 def _first_reason(report: model.Report) -> dict[str, str]:
     """Code and message of the reason that a report names first; none for a PASS."""
-    first = next(iter(report["reasons"]), None)
-    return {} if first is None else {"code": first["code"], "message": evidence.one_line(first["message"])}
+    first = next(iter(report.reasons), None)
+    return {} if first is None else {"code": first.code, "message": evidence.one_line(first.message)}
 
 
 def _opened(finished: Finished, store: Store) -> list[str]:
@@ -169,8 +169,8 @@ def _made_known(finished: Finished, config: Config) -> list[str]:
             config.state_dir,
             finished.plan.gpus,
             run_id=run_id,
-            passed_at=report["finished_at"],
-            simulated=report["simulated"],
+            passed_at=report.finished_at,
+            simulated=report.simulated,
         ),
     )
 

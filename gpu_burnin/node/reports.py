@@ -51,7 +51,7 @@ def newest_of_host(directory: Path) -> Path | None:
 
 def _finished_at(path: Path) -> str:
     try:
-        return str(read_head(path)["finished_at"])
+        return read_head(path).finished_at
     except ReportError:
         return ""
 

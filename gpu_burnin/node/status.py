@@ -6,11 +6,11 @@ What one of them cannot tell is a sentence in `problems`; the others are still r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpu_burnin.api import evidence
 from gpu_burnin.api import maintenance as window
@@ -23,15 +23,14 @@ from gpu_burnin.node import authentic, reports, signing, unit
 from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.known_gpus import KnownGpu, read_known
 from gpu_burnin.node.maintenance import reader
+from gpu_burnin.node.report_head import read_parts
 from gpu_burnin.node.store import POWER_GRANT_DIR, RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
-from gpu_burnin.report.order import Order, order_of
+from gpu_burnin.report.order import ORDER_PARTS, Order, order_of
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
-from gpu_burnin.system.codec import to_json
-from gpu_burnin.system.files import parse_json
 from gpu_burnin.system.prose import STANDARD_WIDTH, wrap
-from gpu_burnin.types import Action, Reason
+from gpu_burnin.types import Action, Notice, Reason
 
 SCHEMA = "muster-node-status/v1"
 _T = TypeVar("_T")
@@ -88,8 +87,8 @@ class Evidence:
     finished_at: str = ""
     action: str = ""
     order: Order | None = None
-    reasons: tuple[Mapping[str, Any], ...] = ()
-    warnings: tuple[Mapping[str, Any], ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    warnings: tuple[Notice, ...] = ()
     report: str = ""
     page: str = ""
     annotation: str = ""
@@ -185,13 +184,10 @@ def _newest_evidence(store: Store, config: Config, root: Path) -> Evidence | Non
         return _evidence(run, config, root)
     except GpuBurninError as error:
         return Evidence(run.run_id, str(run.path), run.sequence, problem=str(error))
-    except (ValueError, KeyError, TypeError) as error:
-        problem = f"{run.path / REPORT} cannot be read ({type(error).__name__}: {error})"
-        return Evidence(run.run_id, str(run.path), run.sequence, problem=problem)
 
 
 def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
-    """Raises GpuBurninError, ValueError, KeyError or TypeError for what cannot be believed."""
+    """Raises GpuBurninError for what cannot be believed."""
     annotation = signing.annotation_of(run.path)
     envelope = evidence.decode_annotation(annotation)
     if not evidence.signature_holds(envelope.statement, envelope.signature, signing.own_public_key(config.host_key)):
@@ -217,13 +213,13 @@ def _reported(found: Evidence, run: RunDirectory) -> Evidence:
     """With what the run's report says."""
     data = reports.read(run.path / REPORT)
     authentic.refuse_changed(run.path / REPORT, data)
-    report, page = parse_json(data), run.path / REPORT_HTML
+    report, page = read_parts(run.path / REPORT, ORDER_PARTS), run.path / REPORT_HTML
     return replace(
         found,
-        action=str(report["action"]),
+        action=str(report.action),
         order=order_of(report),
-        reasons=tuple(report["reasons"]),
-        warnings=tuple(report.get("warnings", ())),  # version 0.1.0 had none
+        reasons=report.reasons,
+        warnings=report.warnings,
         report=str(run.path / REPORT),
         page=str(page) if page.is_file() else "",
     )
@@ -234,7 +230,7 @@ def _revoked(found: Evidence, statement: evidence.Statement) -> Evidence:
     known = load_reasons().get(statement.code)
     action = Action(statement.action) if statement.action else known.action if known else Action.RETEST
     reason = Reason(statement.code, evidence.WATCHED, statement.message, action=action)
-    return replace(found, action=str(action), reasons=(to_json(reason),))
+    return replace(found, action=str(action), reasons=(reason,))
 
 
 _POWER = {
@@ -259,7 +255,7 @@ def render(status: Status, width: int = STANDARD_WIDTH) -> str:
         ("burn-in", unit_text),
         ("newest run", f"{newest.sequence} {newest.path}".strip() if newest else "none has begun"),
         ("evidence", _evidence_text(found) if found else "none"),
-        *(("reason", f"{reason['code']}: {reason['message']}") for reason in (found.reasons if found else ())),
+        *(("reason", f"{reason.code}: {reason.message}") for reason in (found.reasons if found else ())),
         *((("order", found.order.text),) if found and found.order and found.verdict != "PASS" else ()),
         ("gate", "open" if status.gate.open else status.gate.message.removeprefix(f"{status.node}: ")),
         ("power waves", _POWER[status.power_grant.state].format(**asdict(status.power_grant))),

@@ -287,7 +287,7 @@ def _unsigned(run: Path) -> str:
 
     try:
         head = read_parts(run / REPORT, ("warnings",))
-        told = [str(warning["message"]) for warning in head["warnings"] if warning["code"] == "NO_EVIDENCE"]
-        return f"ended {head['verdict']}, but {told[0]}" if told else ""
-    except (GpuBurninError, OSError, KeyError, TypeError):
+        told = [warning.message for warning in head.warnings if warning.code == "NO_EVIDENCE"]
+        return f"ended {head.verdict}, but {told[0]}" if told else ""
+    except (GpuBurninError, OSError):
         return ""

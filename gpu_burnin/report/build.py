@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_burnin import __version__
@@ -17,10 +17,22 @@ from gpu_burnin.judge.xid import is_own
 from gpu_burnin.report import model
 from gpu_burnin.report.file_names import SERIES
 from gpu_burnin.report.formatting import covered
+from gpu_burnin.report.model import (
+    KernelLog,
+    LoggedXid,
+    NotRun,
+    NvmlEvent,
+    RunCoverage,
+    Selftest,
+    Telemetry,
+    TestedGpu,
+    UnitCoverage,
+)
+from gpu_burnin.report.units import finite
 from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.host import Host
 from gpu_burnin.telemetry.discover import Found
-from gpu_burnin.types import JSON, Gpu, Verdict, worst
+from gpu_burnin.types import JSON, Gpu, SelftestResult, Verdict, worst
 
 
 @dataclass(frozen=True)
@@ -43,33 +55,38 @@ class RunFacts:
 
 
 def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
-    """The report of a run, as JSON values."""
+    """The report of a run."""
     plan = seen.plan
-    return {
-        "schema": model.SCHEMA,
-        "run_id": run.run_id,
-        "sequence": run.sequence,
-        "node": run.node,
-        "level": plan.level,
-        "started_at": run.started_at,
-        "finished_at": run.finished_at,
-        "simulated": seen.simulated,
-        "interrupted": seen.interrupted,
-        "verdict": str(judged.verdict),
-        "action": str(judged.action),
-        "reasons": [model.plain(reason) for reason in judged.reasons],
-        "warnings": [model.plain(notice) for notice in judged.notices],
-        "host": model.plain(run.host),
-        "software": _software(run, judged),
-        "plan": model.plain(plan),
-        "plan_sha256": plan.digest(),
-        "hardware_sha256": hardware_identity.digest(run.hardware),
-        "gpus": [model.gpu_json(gpu, _gpu_verdict(gpu, judged)) for gpu in run.found.gpus],
-        "checks": [model.reported(result) for result in judged.results],
-        "telemetry": _telemetry(seen, run.found.gpus),
-        "selftest": [model.selftest_json(test) for test in seen.selftests],
-        "coverage": _coverage(seen, judged),
-    }
+    return model.Report(
+        schema=model.SCHEMA,
+        run_id=run.run_id,
+        sequence=run.sequence,
+        node=run.node,
+        level=plan.level,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        simulated=seen.simulated,
+        interrupted=seen.interrupted,
+        verdict=judged.verdict,
+        action=judged.action,
+        reasons=tuple(replace(reason, details=model.plain(reason.details)) for reason in judged.reasons),
+        warnings=tuple(replace(notice, details=model.plain(notice.details)) for notice in judged.notices),
+        host=run.host,
+        software=_software(run, judged),
+        plan=model.plain(plan),
+        plan_sha256=plan.digest(),
+        hardware_sha256=hardware_identity.digest(run.hardware),
+        gpus=tuple(TestedGpu(**vars(gpu), verdict=_gpu_verdict(gpu, judged)) for gpu in run.found.gpus),
+        checks=tuple(replace(result, series=(), reasons=(), started_s=0.0) for result in judged.results),
+        telemetry=_telemetry(seen, run.found.gpus),
+        selftest=tuple(_selftest(test) for test in seen.selftests),
+        coverage=_coverage(seen, judged),
+    )
+
+
+def _selftest(test: SelftestResult) -> Selftest:
+    real = None if test.real is None else test.real.code
+    return Selftest(**{**vars(test), "latency_s": finite(test.latency_s), "real": real})
 
 
 def _software(run: RunFacts, judged: Judgement) -> dict[str, str | None]:
@@ -95,73 +112,63 @@ def _gpu_verdict(gpu: Gpu, judged: Judgement) -> Verdict:
     return judged.gpus.get(gpu.uuid, worst([Verdict.INCONCLUSIVE, *of_gpu]))
 
 
-def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> dict[str, Any]:
+def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> Telemetry:
     log = seen.kernel_log
     uuids = {gpu.pci_bus_id: gpu.uuid for gpu in gpus}
-    events = [
-        {
-            "xid": event.xid,
-            "sxid": event.sxid,
-            "pci_bus_id": event.pci_bus_id,
-            "gpu": uuids.get(event.pci_bus_id),
-            "pid": event.pid,
-            "monotonic_us": event.monotonic_us,
-            "text": event.text,
-            "own": is_own(event, seen.rules.xids, seen.killed_pids),
-        }
+    events = tuple(
+        LoggedXid(
+            event.xid,
+            event.sxid,
+            event.pci_bus_id,
+            uuids.get(event.pci_bus_id),
+            event.pid,
+            event.monotonic_us,
+            event.text,
+            own=is_own(event, seen.rules.xids, seen.killed_pids),
+        )
         for event in log.events
-    ]
-    return {
-        "kernel_log": {"source": log.source, "alive": log.alive, "gaps": log.gaps, "events": events},
-        "counters": [model.counter_json(counter) for counter in seen.telemetry.counters],
-        "sources": [model.plain(source) for source in seen.telemetry.sources],
-        "events": [
-            {
-                "gpu": event.gpu,
-                "kind": event.kind,
-                "data": event.data,
-                "count": event.count,
-                "monotonic_us": round(event.t_s * 1e6),
-            }
+    )
+    return Telemetry(
+        KernelLog(log.source, log.alive, log.gaps, events),
+        seen.telemetry.counters,
+        seen.telemetry.sources,
+        tuple(
+            NvmlEvent(event.gpu, event.kind, event.data, event.count, round(event.t_s * 1e6))
             for event in seen.telemetry.events
-        ],
-        "series_file": SERIES,
-    }
+        ),
+        SERIES,
+    )
 
 
-def _coverage(seen: Observations, judged: Judgement) -> dict[str, Any]:
-    units: list[dict[str, JSON]] = [
-        {
-            "check": result.name,
-            "gpu": result.gpu,
-            "seconds": result.seconds,
-            "verified_s": verified_s(result),
-            "covered": covered(result),
-            "missed_fault_rate_upper95_per_s": missed_fault_rate(result),
-        }
+def _coverage(seen: Observations, judged: Judgement) -> RunCoverage:
+    units = tuple(
+        UnitCoverage(
+            check=result.name,
+            gpu=result.gpu,
+            seconds=result.seconds,
+            verified_s=verified_s(result),
+            covered=covered(result),
+            missed_fault_rate_upper95_per_s=missed_fault_rate(result),
+        )
         for result in seen.results
-    ]
-    return {
-        "units": units,
-        "gpus": [
-            {
-                "gpu": gpu.uuid,
-                "seconds": sum(result.seconds for result in seen.results if result.gpu == gpu.uuid),
-                "verified_s": sum(verified_s(result) for result in seen.results if result.gpu == gpu.uuid),
-                "missed_fault_rate_upper95_per_s": missed_fault_rate_of_gpu(gpu.uuid, seen.results),
-            }
-            for gpu in seen.plan.units
-        ],
-        "not_run": list(_not_run(seen, judged)),
-        "injected": list(seen.plan.inject),
-    }
+    )
+    gpus = tuple(
+        UnitCoverage(
+            gpu=gpu.uuid,
+            seconds=sum(result.seconds for result in seen.results if result.gpu == gpu.uuid),
+            verified_s=sum(verified_s(result) for result in seen.results if result.gpu == gpu.uuid),
+            missed_fault_rate_upper95_per_s=missed_fault_rate_of_gpu(gpu.uuid, seen.results),
+        )
+        for gpu in seen.plan.units
+    )
+    return RunCoverage(units, gpus, tuple(_not_run(seen, judged)), tuple(seen.plan.inject))
 
 
-def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]:
+def _not_run(seen: Observations, judged: Judgement) -> Iterator[NotRun]:
     for gap in judged.gaps:
-        yield {"check": gap.check, "gpu": gap.gpu, "why": "interrupted" if seen.interrupted else "no result"}
+        yield NotRun(gap.check, gap.gpu, "interrupted" if seen.interrupted else "no result")
     for check in seen.left_out:
-        yield {"check": check, "gpu": None, "why": "left out by --checks or --skip"}
+        yield NotRun(check, None, "left out by --checks or --skip")
     planned = {check.name for check in seen.plan.checks}
     busy = any(reason.code == "GPU_BUSY" for reason in judged.reasons)
     in_mig = any(gpu.instances is not None for gpu in seen.plan.gpus)
@@ -169,4 +176,4 @@ def _not_run(seen: Observations, judged: Judgement) -> Iterator[dict[str, JSON]]
     for check, row in CHECKS.items():
         if check not in planned and check not in seen.left_out:
             why = "GPUs in MIG mode reach no other GPU" if row.between_gpus and in_mig else unasked
-            yield {"check": check, "gpu": None, "why": "optional, and not asked for" if row.optional else why}
+            yield NotRun(check, None, "optional, and not asked for" if row.optional else why)

@@ -87,9 +87,9 @@ class Timeline:
 
 def rows_of(report: Report, gpus: Sequence[GpuFigures]) -> GpuRows:
     """Open where something was found against the GPU or a link of it, unless that holds of all without a FAIL."""
-    concerned = {gpu["uuid"] for gpu in report["gpus"] if gpu["verdict"] != "PASS"}
-    concerned |= {uuid for reason in report["reasons"] for uuid in link_of(reason)}
-    if report["verdict"] != "FAIL" and len(concerned) == len(report["gpus"]):
+    concerned = {gpu.uuid for gpu in report.gpus if gpu.verdict != "PASS"}
+    concerned |= {uuid for reason in report.reasons for uuid in link_of(reason)}
+    if report.verdict != "FAIL" and len(concerned) == len(report.gpus):
         concerned.clear()
     alone = len(gpus) < _MANY
     return GpuRows(
@@ -132,9 +132,9 @@ def timeline(report: Report, series: Mapping[str, Any]) -> Timeline:
     checks = list(dict.fromkeys(str(window["check"]) for window in series["windows"]))
     series = {**series, "rates": [item for item in series["rates"] if item["name"] != WAVE_LOAD]}
     sampled = [
-        gpu["uuid"]
-        for gpu in report["gpus"]
-        if gpu["uuid"] in series["gpus"] or any(item["gpu"] == gpu["uuid"] for item in series["rates"])
+        gpu.uuid
+        for gpu in report.gpus
+        if gpu.uuid in series["gpus"] or any(item["gpu"] == gpu.uuid for item in series["rates"])
     ]
     wide = len(sampled) < _MANY
     page = _Page(report, series, checks, (440, 180) if wide else (300, 140))
@@ -184,7 +184,7 @@ class _Page:
 
     def together(self) -> Iterator[Figure]:
         """All GPUs in one plot: their median, from the lowest to the highest, and the one that stands apart."""
-        whom = f"all {len(self._report['gpus'])} GPUs"
+        whom = f"all {len(self._report.gpus)} GPUs"
         for quantity in _QUANTITIES:
             found = {uuid: self._strand(uuid, quantity) for uuid in self._series["gpus"]}
             strands = {uuid: strand for uuid, strand in found.items() if _values(strand.values)}
@@ -270,10 +270,10 @@ class _Page:
                 yield Band(start, end, self._check_css[check], check)
 
     def _xids(self, uuid: str | None) -> Iterator[Mark]:
-        for event in self._report["telemetry"]["kernel_log"]["events"]:
-            at = event["monotonic_us"] / 1e6 - self._series["started_monotonic_s"]
-            if uuid in (None, event["gpu"]) and not event["own"] and self._x[0] <= at <= self._x[1]:
-                yield Mark(at, f"{'SXid' if event['sxid'] else 'XID'} {event['xid']}", event["text"])
+        for event in self._report.telemetry.kernel_log.events:
+            at = event.monotonic_us / 1e6 - self._series["started_monotonic_s"]
+            if uuid in (None, event.gpu) and not event.own and self._x[0] <= at <= self._x[1]:
+                yield Mark(at, f"{'SXid' if event.sxid else 'XID'} {event.xid}", event.text)
 
 
 def _noted(quantity: _Quantity, strands: Sequence[Strand]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from gpu_burnin.report.model import Report
+from gpu_burnin.report.model import ReasonOrWarning, Report
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.system.entries import mapping_of, names_of
+from gpu_burnin.types import Reason
 
 
 @dataclass(frozen=True)
@@ -20,35 +19,37 @@ class CheckFinding:
     message: str
 
 
-def link_of(item: Mapping[str, Any]) -> list[str]:
+def link_of(item: ReasonOrWarning) -> list[str]:
     """The two GPUs (UUIDs) of the link that a reason or warning is about; none where it is about no link."""
-    attributed = mapping_of(item["evidence"], "attributed")
+    attributed = mapping_of(item.details, "attributed")
     gpus = names_of(attributed, "gpus")
     return gpus if attributed.get("kind") == "link" and len(gpus) == 2 else []
 
 
-def units_of(report: Report, item: Mapping[str, Any]) -> list[str]:
+def units_of(report: Report, item: ReasonOrWarning) -> list[str]:
     """What a reason or warning is about: a GPU, both GPUs of a link (in the report's order), or the node."""
-    link = link_of(item) if item["gpu"] is None else []
-    order = [gpu["uuid"] for gpu in report["gpus"]]
+    if item.gpu is not None or not (link := link_of(item)):
+        return [gpu_name(report, item.gpu)]
+    order = [gpu.uuid for gpu in report.gpus]
     link.sort(key=lambda uuid: order.index(uuid) if uuid in order else len(order))
-    return [gpu_name(report, uuid) for uuid in link or [item["gpu"]]]
+    return [gpu_name(report, uuid) for uuid in link]
 
 
 def has_bad_link(report: Report, check: str, uuid: str) -> bool:
     """Whether a check failed the node for a link of this GPU, which the GPU's own results do not show."""
     return any(
-        reason["check"] == check and reason["gpu"] is None and reason["severity"] == "FAIL" and uuid in link_of(reason)
-        for reason in report["reasons"]
+        reason.check == check and reason.gpu is None and reason.severity == "FAIL" and uuid in link_of(reason)
+        for reason in report.reasons
     )
 
 
 def findings_of(report: Report, check: str) -> list[CheckFinding]:
     """The reasons and warnings of a check, the worst first; equal sentences are one."""
     found: dict[tuple[str, str], list[str]] = {}
-    for item in (*report["reasons"], *report["warnings"]):
-        if item["check"] == check:
-            units = found.setdefault((item.get("severity", "WARNING"), without_name(report, item)), [])
+    for item in report.told:
+        if item.check == check:
+            severity = item.severity if isinstance(item, Reason) else "WARNING"
+            units = found.setdefault((severity, without_name(report, item)), [])
             units += units_of(report, item)
     return [
         CheckFinding(severity, tuple(dict.fromkeys(units)), message) for (severity, message), units in found.items()
@@ -58,8 +59,8 @@ def findings_of(report: Report, check: str) -> list[CheckFinding]:
 def failed_links(report: Report) -> list[str]:
     """The links between two GPUs that failed the node: "the link between GPU 2 and GPU 5"."""
     found = []
-    for reason in report["reasons"]:
-        if reason["severity"] == "FAIL" and (gpus := link_of(reason)):
+    for reason in report.reasons:
+        if reason.severity == "FAIL" and (gpus := link_of(reason)):
             found.append("the link between {} and {}".format(*sorted(gpu_name(report, uuid) for uuid in gpus)))
     return list(dict.fromkeys(found))
 
@@ -67,9 +68,9 @@ def failed_links(report: Report) -> list[str]:
 def common_codes(report: Report) -> set[str]:
     """The codes under which every GPU of a node with several failed: rather one cause that they share than as many
     broken GPUs."""
-    gpus = {gpu["uuid"] for gpu in report["gpus"]}
+    gpus = {gpu.uuid for gpu in report.gpus}
     failed: dict[str, set[str]] = {}
-    for reason in report["reasons"]:
-        if reason["severity"] == "FAIL" and reason["gpu"] is not None:
-            failed.setdefault(reason["code"], set()).add(reason["gpu"])
+    for reason in report.reasons:
+        if reason.severity == "FAIL" and reason.gpu is not None:
+            failed.setdefault(reason.code, set()).add(reason.gpu)
     return {code for code, on in failed.items() if on >= gpus and len(gpus) > 1}

@@ -13,6 +13,7 @@ from gpu_burnin.report.units import finite, measured, without_name
 from gpu_burnin.system.entries import mapping_of
 from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, wrap
 from gpu_burnin.system.quantities import rate
+from gpu_burnin.types import Gpu
 
 SCHEMA = "muster-comparison/v1"
 # Differences of a measurement up to this share are noise to a person; --json has them all.
@@ -101,8 +102,8 @@ def render(found: Comparison, width: int = STANDARD_WIDTH) -> str:
 
 
 def _identity(report: Report) -> dict[str, Any]:
-    keys = {"node", "run_id", "level", "started_at", "finished_at", "verdict", "action", "simulated"}
-    return {key: value for key, value in report.items() if key in keys}
+    keys = ("run_id", "node", "level", "started_at", "finished_at", "simulated", "verdict", "action")
+    return {key: getattr(report, key) for key in keys}
 
 
 # --- what a GPU of the one report is in the other ---
@@ -118,25 +119,24 @@ class _Names:
 
 
 def _paired(before: Report, after: Report) -> _Names:
-    old, new = {_key(gpu): gpu for gpu in before["gpus"]}, {_key(gpu): gpu for gpu in after["gpus"]}
+    old, new = {_key(gpu): gpu for gpu in before.gpus}, {_key(gpu): gpu for gpu in after.gpus}
     names_old, names_new = {}, {}
     for uuid, gpu in old.items():
-        names_old[uuid] = f"GPU {gpu['index']}"
+        names_old[uuid] = gpu.short
     for uuid, gpu in new.items():
         # Indices move when a GPU is gone; a card is still the same card.
         same = old.get(uuid)
         if same is None:
             left = [other for key, other in old.items() if key not in new]
-            same = next((other for other in left if other["pci_bus_id"] == gpu["pci_bus_id"]), None)
-            same = same or next((other for other in left if other["index"] == gpu["index"]), None)
-        names_new[uuid] = f"GPU {(same or gpu)['index']}"
+            same = next((other for other in left if other.pci_bus_id == gpu.pci_bus_id), None)
+            same = same or next((other for other in left if other.index == gpu.index), None)
+        names_new[uuid] = (same or gpu).short
     return _Names(names_old, names_new, frozenset({*names_old.values()} ^ {*names_new.values()}))
 
 
-def _key(gpu: Mapping[str, Any]) -> str:
+def _key(gpu: Gpu) -> str:
     """A lost GPU has no UUID; its place on the bus names it."""
-    key: str = gpu["uuid"] or gpu["pci_bus_id"]
-    return key
+    return gpu.uuid or gpu.pci_bus_id
 
 
 def _place(names: Mapping[str, str], uuid: str | None) -> str:
@@ -165,12 +165,12 @@ def _differing(
 
 def _verdicts(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     def of(report: Report, known: Mapping[str, str]) -> dict[str, Any]:
-        return {"node": report["verdict"], **{_place(known, _key(gpu)): gpu["verdict"] for gpu in report["gpus"]}}
+        return {"node": report.verdict, **{_place(known, _key(gpu)): gpu.verdict for gpu in report.gpus}}
 
     yield from _differing("verdict", "verdict", of(before, names.old), of(after, names.new), single=names.single)
-    yield from _differing("verdict", "action", {"node": before["action"]}, {"node": after["action"]})
-    yield from _differing("verdict", "simulated", {"node": before["simulated"]}, {"node": after["simulated"]})
-    yield from _differing("verdict", "interrupted", {"node": before["interrupted"]}, {"node": after["interrupted"]})
+    yield from _differing("verdict", "action", {"node": before.action}, {"node": after.action})
+    yield from _differing("verdict", "simulated", {"node": before.simulated}, {"node": after.simulated})
+    yield from _differing("verdict", "interrupted", {"node": before.interrupted}, {"node": after.interrupted})
 
 
 def _findings(before: Report, after: Report, names: _Names, kind: str) -> Iterator[Change]:
@@ -178,8 +178,8 @@ def _findings(before: Report, after: Report, names: _Names, kind: str) -> Iterat
 
     def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], str]:
         found: dict[tuple[str, str], str] = {}
-        for item in report["reasons"] if kind == "reason" else report["warnings"]:
-            found.setdefault((item["code"], _place(known, item["gpu"])), without_name(report, item))
+        for item in report.reasons if kind == "reason" else report.warnings:
+            found.setdefault((item.code, _place(known, item.gpu)), without_name(report, item))
         return found
 
     old, new = of(before, names.old), of(after, names.new)
@@ -191,34 +191,38 @@ def _findings(before: Report, after: Report, names: _Names, kind: str) -> Iterat
 
 def _hardware(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     def of(report: Report, known: Mapping[str, str]) -> dict[str, str]:
-        return {_place(known, _key(gpu)): f"{gpu['name']} {gpu['pci_bus_id']} {gpu['uuid']}" for gpu in report["gpus"]}
+        return {_place(known, _key(gpu)): f"{gpu.name} {gpu.pci_bus_id} {gpu.uuid}" for gpu in report.gpus}
 
     old_gpus, new_gpus = of(before, names.old), of(after, names.new)
     for place in sorted(names.single):
         yield Change("hardware", "card", place, old_gpus.get(place), new_gpus.get(place))
     for field in ("uuid", "serial", "pci_bus_id", "name", "sku", "memory_bytes", "vbios"):
-        old = {_place(names.old, _key(gpu)): gpu[field] for gpu in before["gpus"]}
-        new = {_place(names.new, _key(gpu)): gpu[field] for gpu in after["gpus"]}
+        old = {_place(names.old, _key(gpu)): getattr(gpu, field) for gpu in before.gpus}
+        new = {_place(names.new, _key(gpu)): getattr(gpu, field) for gpu in after.gpus}
         yield from _differing("hardware", field, old, new, single=names.single)
     for field in ("machine_id", "hostname"):
-        yield from _differing("hardware", field, {"node": before["host"][field]}, {"node": after["host"][field]})
-    for group in ("dmi", "bmc"):
-        for field in dict.fromkeys([*before["host"][group], *after["host"][group]]):
-            old, new = {"node": before["host"][group].get(field)}, {"node": after["host"][group].get(field)}
+        yield from _differing(
+            "hardware", field, {"node": getattr(before.host, field)}, {"node": getattr(after.host, field)}
+        )
+    for was, became in ((before.host.dmi, after.host.dmi), (before.host.bmc, after.host.bmc)):
+        for field in dict.fromkeys([*was, *became]):
+            old, new = {"node": was.get(field)}, {"node": became.get(field)}
             yield from _differing("hardware", field, old, new)
 
 
 def _software(before: Report, after: Report) -> Iterator[Change]:
-    for field in dict.fromkeys([*before["software"], *after["software"]]):
-        old, new = {"node": before["software"].get(field)}, {"node": after["software"].get(field)}
+    for field in dict.fromkeys([*before.software, *after.software]):
+        old, new = {"node": before.software.get(field)}, {"node": after.software.get(field)}
         yield from _differing("software", field, old, new)
     for field in ("kernel", "boot_id"):
-        yield from _differing("software", field, {"node": before["host"][field]}, {"node": after["host"][field]})
-    yield from _differing("software", "level", {"node": before["level"]}, {"node": after["level"]})
-    old, new = {"node": before["plan"].get("backend")}, {"node": after["plan"].get("backend")}
+        yield from _differing(
+            "software", field, {"node": getattr(before.host, field)}, {"node": getattr(after.host, field)}
+        )
+    yield from _differing("software", "level", {"node": before.level}, {"node": after.level})
+    old, new = {"node": before.plan.get("backend")}, {"node": after.plan.get("backend")}
     yield from _differing("software", "backend", old, new)
     for group in ("shapes", "options"):
-        was, became = mapping_of(before["plan"], group), mapping_of(after["plan"], group)
+        was, became = mapping_of(before.plan, group), mapping_of(after.plan, group)
         # Where the grant of the waves is looked for is no setting of the test.
         for field in dict.fromkeys(name for name in (*was, *became) if name != "wave_dir"):
             yield from _differing("software", field, {"node": was.get(field)}, {"node": became.get(field)})
@@ -227,7 +231,7 @@ def _software(before: Report, after: Report) -> Iterator[Change]:
 def _measurements(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
         found: dict[tuple[str, str], dict[str, Any]] = {}
-        for check in report["checks"]:
+        for check in report.checks:
             for item in check.measurements:
                 gpu, name = measured(report, check, item.name)
                 found.setdefault((name, item.unit), {})[_place(known, gpu)] = finite(item.value)
@@ -280,8 +284,8 @@ def _collectives(before: Report, after: Report) -> Iterator[Change]:
 def _counters(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
         found: dict[tuple[str, str], dict[str, Any]] = {}
-        for item in report["telemetry"]["counters"]:
-            found.setdefault((item["name"], item["unit"]), {})[_place(known, item["gpu"])] = item["delta"]
+        for item in report.telemetry.counters:
+            found.setdefault((item.name, item.unit), {})[_place(known, item.gpu)] = item.delta
         return found
 
     old, new = of(before, names.old), of(after, names.new)
@@ -294,17 +298,17 @@ def _coverage(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     def seconds(key: str) -> Callable[[Report, Mapping[str, str]], dict[str, dict[str, Any]]]:
         def of(report: Report, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
             found: dict[str, dict[str, Any]] = {}
-            for unit in report["coverage"]["units"]:
-                if key in unit:
-                    found.setdefault(unit["check"], {})[_place(known, unit["gpu"])] = round(unit[key], 1)
+            for unit in report.coverage.units:
+                if (value := getattr(unit, key)) is not None:
+                    found.setdefault(unit.check, {})[_place(known, unit.gpu)] = round(value, 1)
             return found
 
         return of
 
     def missing(report: Report, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
-        for gap in report["coverage"]["not_run"]:
-            found.setdefault(gap["check"], {})[_place(known, gap["gpu"])] = gap["why"]
+        for gap in report.coverage.not_run:
+            found.setdefault(gap.check, {})[_place(known, gap.gpu)] = gap.why
         return found
 
     for what, of, unit in (

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)")
 
 def taken_for(report: Report) -> str:
     """What the run expected of the node, and which NVLinks it assumed; "" where the models say it all."""
-    options = mapping_of(report["plan"], "options")
+    options = mapping_of(report.plan, "options")
     told = (summary(mapping_of(options, expectations.KEY)), text_of(mapping_of(options, node_links.KEY), "why"))
     sentences = [f"{part[:1].upper()}{part[1:]}." for part in told if part]
     return " ".join(sentences)

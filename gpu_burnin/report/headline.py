@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpu_burnin.report.check_findings import failed_links, units_of
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_name, without_name
+from gpu_burnin.report.units import without_name
 
 # Letters of the reason at the top; the whole of it stands below.
 _MAX_REASON = 240
@@ -24,30 +24,30 @@ class FirstReason:
 
 def first_reason(report: Report) -> FirstReason | None:
     """The first of the report's reasons (the worst) with all units of which it says the same; None on PASS."""
-    if not report["reasons"]:
+    if not report.reasons:
         return None
-    first = report["reasons"][0]
+    first = report.reasons[0]
     message = without_name(report, first)
-    alike = [item for item in report["reasons"] if item["code"] == first["code"]]
+    alike = [item for item in report.reasons if item.code == first.code]
     units = [unit for item in alike if without_name(report, item) == message for unit in units_of(report, item)]
-    others = {item["code"] for item in report["reasons"]} - {first["code"]}
+    others = {item.code for item in report.reasons} - {first.code}
     short = message if len(message) <= _MAX_REASON else f"{message[:_MAX_REASON].rsplit(' ', 1)[0]} ..."
-    return FirstReason(first["code"], tuple(dict.fromkeys(units)), short, len(others))
+    return FirstReason(first.code, tuple(dict.fromkeys(units)), short, len(others))
 
 
 def headline(report: Report, took: str) -> str:
     """What came out, in one sentence; `took` is the time of the run as a text."""
-    gpus = report["gpus"]
+    gpus = report.gpus
     count = f"{len(gpus)} GPU" + "s" * (len(gpus) != 1)
-    if report["verdict"] == "PASS":
+    if report.verdict == "PASS":
         return f"No fault was seen on {count} in {took}."
-    if report["verdict"] == "FAIL":
+    if report.verdict == "FAIL":
         return _failed(report, count)
     if not gpus:
         return "No GPU was tested, so this run says nothing about the node."
-    if {reason["code"] for reason in report["reasons"]} == {"INJECTED"}:
+    if {reason.code for reason in report.reasons} == {"INJECTED"}:
         return f"Faults were injected on purpose, so this run says nothing about the {count}."
-    unsure = [gpu_name(report, gpu["uuid"]) for gpu in gpus if gpu["verdict"] != "PASS"]
+    unsure = [gpu.short for gpu in gpus if gpu.verdict != "PASS"]
     if not unsure:
         whom = f"the node, although its {count} passed"
     elif len(unsure) < len(gpus):
@@ -58,8 +58,8 @@ def headline(report: Report, took: str) -> str:
 
 
 def _failed(report: Report, count: str) -> str:
-    gpus = report["gpus"]
-    bad = [gpu_name(report, gpu["uuid"]) for gpu in gpus if gpu["verdict"] == "FAIL"]
+    gpus = report.gpus
+    bad = [gpu.short for gpu in gpus if gpu.verdict == "FAIL"]
     links = failed_links(report)
     if links and len(bad) < len(gpus):
         named = listed([*bad, *links])

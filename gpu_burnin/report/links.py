@@ -120,7 +120,7 @@ def _floor(items: Sequence[Measurement]) -> str:
 
 def opinion(report: Report) -> Opinion | None:
     """What DCGM said, None where it was not asked."""
-    check = next((check for check in report["checks"] if check.name == "dcgm"), None)
+    check = next((check for check in report.checks if check.name == "dcgm"), None)
     if check is None:
         return None
     found = check.coverage if isinstance(check.coverage, DcgmCoverage) else None
@@ -130,7 +130,7 @@ def opinion(report: Report) -> Opinion | None:
 def _tests(report: Report, tests: Iterable[DiagnosticRow]) -> Iterator[tuple[str, str, str, str, str]]:
     for test in tests:
         units = [_unit(report, gpu) for gpu in test.gpus]
-        on = f"all {len(units)} GPUs" if len(units) == len(report["gpus"]) > 2 else ", ".join(units)
+        on = f"all {len(units)} GPUs" if len(units) == len(report.gpus) > 2 else ", ".join(units)
         verdict = _VERDICTS.get(test.result.lower(), "INCONCLUSIVE")
         yield test.name, test.result, verdict, on or "node", test.message
 

@@ -111,7 +111,7 @@ def _bar(found: HbmCoverage) -> Markup | None:
 def error_maps(report: Report) -> list[ErrorMap]:
     """For each check with wrong memory words whose place is known: offset against bit, by pattern."""
     maps = []
-    for check in report["checks"]:
+    for check in report.checks:
         dots = list(_dots(check.errors))
         if not dots:
             continue

@@ -7,17 +7,27 @@ import importlib.resources
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, TypedDict, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from gpu_burnin.checks import coverage_class
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json
-from gpu_burnin.telemetry.findings import Counter
-from gpu_burnin.types import JSON, CheckResult, Coverage, Gpu, SelftestResult, Verdict
+from gpu_burnin.system.host import Host
+from gpu_burnin.telemetry.findings import Counter, Source
+from gpu_burnin.types import (
+    COMES_LAST,
+    Action,
+    CheckResult,
+    Coverage,
+    Gpu,
+    Notice,
+    Reason,
+    Verdict,
+    optional,
+)
 
-C = TypeVar("C", bound=Coverage)
 NAME = "muster-report"
 # 1.1 added warnings, telemetry.sources and .events, coverage.gpus, units.covered and what a counter looks like.
 # 1.2 gave the coverage of each check a form.
@@ -26,39 +36,175 @@ SCHEMA = f"{NAME}/v{MAJOR}.{MINOR}"
 _SCHEMA_FORM = re.compile(rf"{NAME}/v(\d+)\.(\d+)")
 
 
+# Where a reader did not ask for it.
+_NO_HOST = Host("", "", "", "")
+# What a reader tells in the same way.
+ReasonOrWarning: TypeAlias = Reason | Notice
+
+
 class ReportError(GpuBurninError):
     """A file that is no report this program can read; one sentence that names it."""
 
 
-class Report(TypedDict):
-    """A report as JSON values, but for the results of its checks; the schema (report-v1.json) tells each field.
+@dataclass(frozen=True)
+class TestedGpu(Gpu):
+    """A GPU with the verdict on it alone."""
 
-    Of a result, its reasons are in the report's own list and its series in their file.
+    __test__ = False  # no test of pytest's
+
+    verdict: Verdict = field(kw_only=True, metadata={COMES_LAST: True})
+
+
+@dataclass(frozen=True)
+class LoggedXid:
+    """An XID or SXid of the kernel log. `own`: of a process that this run killed itself."""
+
+    xid: int
+    sxid: bool
+    pci_bus_id: str
+    gpu: str | None
+    pid: int | None
+    monotonic_us: int
+    text: str
+    own: bool
+
+
+@dataclass(frozen=True)
+class KernelLog:
+    """Where XIDs were read, whether that answered to the end, how many messages are lost at least, and the XIDs."""
+
+    source: str
+    alive: bool
+    gaps: int = 0
+    events: tuple[LoggedXid, ...] = ()
+
+
+@dataclass(frozen=True)
+class NvmlEvent:
+    """An event that NVML reported: GpuEvent with the time of the first one in microseconds of CLOCK_MONOTONIC."""
+
+    gpu: str
+    kind: str
+    data: int
+    count: int
+    monotonic_us: int
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What was watched all the time."""
+
+    kernel_log: KernelLog = KernelLog("", alive=False)
+    counters: tuple[Counter, ...] = ()
+    sources: tuple[Source, ...] = ()
+    events: tuple[NvmlEvent, ...] = ()
+    series_file: str | None = None
+
+
+@dataclass(frozen=True)
+class Selftest:
+    """A SelftestResult, but of a real fault its code: its reason is among the report's."""
+
+    fault: str
+    check: str
+    gpu: str | None
+    injected: bool
+    detected: bool
+    latency_s: float | None
+    scope: str
+    changed_bits: int | None = None
+    real: str | None = None
+
+    @property
+    def seen(self) -> bool:
+        """Whether the fault was there and the detector saw it."""
+        return self.injected and self.detected
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitCoverage:
+    """What a check covered on a GPU or the node (None), or all checks of a GPU (`check` is ""); see the schema.
+
+    `covered` is in words. What an older version does not say is empty or None.
+    """
+
+    check: str = optional(str)
+    gpu: str | None
+    seconds: float
+    verified_s: float | None = optional(lambda: None)
+    covered: str = optional(str)
+    missed_fault_rate_upper95_per_s: float | None
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A check that gave no result, on a GPU or anywhere (None), and why."""
+
+    check: str
+    gpu: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class RunCoverage:
+    """What was exercised, in each check and on each GPU, and what was not; the faults that were asked for."""
+
+    units: tuple[UnitCoverage, ...] = ()
+    gpus: tuple[UnitCoverage, ...] = ()
+    not_run: tuple[NotRun, ...] = ()
+    injected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A report, or the parts of one that a reader asked for; the schema (report-v1.json) tells each field.
+
+    `plan` has the form of the version that wrote it. Of a check's result, its reasons are in the report's own list.
     """
 
     schema: str
     run_id: str
-    sequence: int
+    sequence: int = 0
     node: str
     level: str
-    started_at: str
+    started_at: str = ""
     finished_at: str
     simulated: bool
     interrupted: bool
-    verdict: str
-    action: str
-    reasons: list[dict[str, Any]]
-    warnings: list[dict[str, Any]]
-    host: dict[str, Any]
-    software: dict[str, str | None]
-    plan: dict[str, Any]
-    plan_sha256: str
-    hardware_sha256: str
-    gpus: list[dict[str, Any]]
-    checks: list[CheckResult]
-    telemetry: dict[str, Any]
-    selftest: list[dict[str, Any]]
-    coverage: dict[str, Any]
+    verdict: Verdict
+    action: Action
+    reasons: tuple[Reason, ...] = ()
+    warnings: tuple[Notice, ...] = ()
+    host: Host = _NO_HOST
+    software: Mapping[str, str | None] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    plan_sha256: str = ""
+    hardware_sha256: str = ""
+    gpus: tuple[TestedGpu, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
+    telemetry: Telemetry = Telemetry()
+    selftest: tuple[Selftest, ...] = ()
+    coverage: RunCoverage = RunCoverage()
+
+    @property
+    def told(self) -> tuple[ReasonOrWarning, ...]:
+        """The reasons, then the warnings."""
+        return (*self.reasons, *self.warnings)
+
+    @functools.cached_property
+    def gpu_of(self) -> Mapping[str | None, TestedGpu]:
+        """The GPUs by their own UUIDs and by those of their MIG instances."""
+        return {uuid: gpu for gpu in reversed(self.gpus) for uuid in gpu.uuids if uuid}
+
+    @functools.cached_property
+    def unit_names(self) -> Mapping[str, str]:
+        """The short forms of all GPUs and MIG instances by UUID: "GPU 3", "GPU 3 MIG 0"."""
+        return {
+            uuid: gpu.short if uuid == gpu.uuid else f"{gpu.short} MIG {number - 1}"
+            for gpu in self.gpus
+            for number, uuid in enumerate(gpu.uuids)
+            if uuid
+        }
 
 
 def plain(value: object) -> Any:
@@ -66,32 +212,12 @@ def plain(value: object) -> Any:
     return to_json(value, not_finite=lambda _: None)
 
 
-def reported(result: CheckResult) -> CheckResult:
-    """What the report has of a check's result."""
-    return replace(result, series=(), reasons=(), started_s=0.0)
-
-
 def document(report: Report) -> dict[str, Any]:
     """The report as JSON values."""
-    checks = [plain(result) for result in report["checks"]]
-    for check in checks:
-        del check["series"], check["reasons"], check["started_s"]
-    return {**report, "checks": checks}
-
-
-def gpu_json(gpu: Gpu, verdict: Verdict) -> dict[str, JSON]:
-    """A GPU's identity with the verdict on it alone."""
-    return {**plain(gpu), "verdict": str(verdict)}
-
-
-def counter_json(counter: Counter) -> dict[str, JSON]:
-    """A counter before and after the run, as the report has it."""
-    return {**plain(counter), "delta": counter.delta}
-
-
-def selftest_json(result: SelftestResult) -> dict[str, JSON]:
-    """A self-test as the report has it: of a real fault its code, since its reason is among the report's."""
-    return {**plain(result), "real": None if result.real is None else result.real.code}
+    found: dict[str, Any] = plain(report)
+    for row, counter in zip(found["telemetry"]["counters"], report.telemetry.counters, strict=True):
+        row["delta"] = counter.delta
+    return found
 
 
 @functools.cache
@@ -170,29 +296,32 @@ def parse(data: bytes, chosen: str) -> Report:
         found = parse_json(data)
     except ValueError as error:
         raise ReportError(f"{chosen}: is not JSON ({error}); give a report.json or the directory of a run") from error
-    same = refuse_version(found, chosen) == MINOR
+    tolerant = refuse_version(found, chosen) != MINOR
     try:
-        validate(found, tolerant=not same)
-        checks = [_result(check, tolerant=not same) for check in found["checks"]]
+        validate(found, tolerant=tolerant)
     except ReportError as error:
         raise ReportError(f"{chosen}: {error}") from error
-    found.setdefault("warnings", [])
-    for field in ("sources", "events"):
-        found["telemetry"].setdefault(field, [])
-    found["coverage"].setdefault("gpus", [])
-    found["checks"] = checks
-    report: Report = found
-    return report
+    return of_json(found, chosen)
 
 
-def _result(data: Mapping[str, Any], *, tolerant: bool) -> CheckResult:
+def of_json(found: Mapping[str, Any], chosen: str) -> Report:
+    """A report of the name `chosen`, or some members of one, out of JSON values. Raises ReportError."""
+    tolerant = refuse_version(found, chosen) != MINOR
+    try:
+        report = from_json(Report, {**found, "checks": ()}, tolerant=True)
+        return replace(report, checks=tuple(_result(check, tolerant) for check in found.get("checks", ())))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ReportError(f"{chosen}: not a valid report: {error}") from error
+
+
+def _result(data: Mapping[str, Any], tolerant: bool) -> CheckResult:
     """A check's result as a report has it. `tolerant`: what another minor version says of its coverage may be nothing
-    that this one knows. Raises ReportError."""
-    result = from_json(CheckResult, {**data, "coverage": {}}, tolerant=True)  # fits, by the schema
+    that this one knows. Raises ValueError, KeyError or TypeError."""
+    result = from_json(CheckResult, {**data, "coverage": {}}, tolerant=True)
     try:
         coverage = from_json(coverage_class(result.name), data["coverage"], tolerant=True)
     except (KeyError, Misfit) as error:
         if not tolerant and data["coverage"]:
-            raise ReportError(f"not a valid report: coverage of {result.name}: {error}") from error
+            raise ValueError(f"coverage of {result.name}: {error}") from error
         coverage = Coverage()
     return replace(result, coverage=coverage)

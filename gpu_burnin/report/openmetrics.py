@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from gpu_burnin.checks.hbm.result import HbmCoverage
 from gpu_burnin.checks.nvlink.result import Matrix, Transfer
@@ -16,9 +15,10 @@ from gpu_burnin.checks.power.result import PowerCoverage
 from gpu_burnin.report import curves, peers
 from gpu_burnin.report.links import opinion
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_of, measured, results_of
+from gpu_burnin.report.units import measured, results_of
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.exposition import Family, Sample, page
+from gpu_burnin.types import Gpu
 
 # A node of 16 GPUs has 480 samples of pairs.
 _MOST_GPUS_IN_PAIRS = 16
@@ -32,14 +32,15 @@ def to_openmetrics(report: Report) -> bytes:
 
 
 def _families(report: Report) -> Iterator[tuple[str, str, Iterable[Sample]]]:
+    log = report.telemetry.kernel_log
     yield "info", "What ran where; always 1.", [(_info(report), 1)]
-    yield "verdict", "1 for the verdict of the newest burn-in.", _verdicts({}, report["verdict"])
-    yield "sequence", "Number of the newest burn-in on this node.", [({}, report["sequence"])]
-    yield "simulated", "1 when the hardware was simulated and nothing is proved.", [({}, float(report["simulated"]))]
-    yield "interrupted", "1 when the run was stopped before its end.", [({}, float(report["interrupted"]))]
-    yield "started_timestamp_seconds", "When the run started, Unix time.", [({}, _unix(report["started_at"]))]
-    yield "finished_timestamp_seconds", "When the run ended, Unix time.", [({}, _unix(report["finished_at"]))]
-    yield "gpu_info", "Identity of a GPU; always 1.", ((_gpu_info(gpu), 1) for gpu in report["gpus"])
+    yield "verdict", "1 for the verdict of the newest burn-in.", _verdicts({}, report.verdict)
+    yield "sequence", "Number of the newest burn-in on this node.", [({}, report.sequence)]
+    yield "simulated", "1 when the hardware was simulated and nothing is proved.", [({}, float(report.simulated))]
+    yield "interrupted", "1 when the run was stopped before its end.", [({}, float(report.interrupted))]
+    yield "started_timestamp_seconds", "When the run started, Unix time.", [({}, _unix(report.started_at))]
+    yield "finished_timestamp_seconds", "When the run ended, Unix time.", [({}, _unix(report.finished_at))]
+    yield "gpu_info", "Identity of a GPU; always 1.", ((_gpu_info(gpu), 1) for gpu in report.gpus)
     yield "gpu_verdict", "1 for the verdict on this GPU alone.", _gpu_verdicts(report)
     yield "reasons", "How many reasons of this code there are against a PASS.", _reasons(report)
     yield "warnings", "How many warnings of this code there are.", _warnings(report)
@@ -67,8 +68,8 @@ def _families(report: Report) -> Iterator[tuple[str, str, Iterable[Sample]]]:
     )
     yield "selftest_faults", "Injected faults by whether their detector saw them.", _selftests(report)
     yield "counter_delta", "Change of a GPU counter over the run, in the unit of the label.", _counters(report)
-    yield "kernel_log_alive", "1 when the kernel log was readable to the end.", [({}, _alive(report))]
-    yield "kernel_log_gaps", "At least how many kernel log messages are lost.", [({}, _log(report)["gaps"])]
+    yield "kernel_log_alive", "1 when the kernel log was readable to the end.", [({}, float(log.alive))]
+    yield "kernel_log_gaps", "At least how many kernel log messages are lost.", [({}, log.gaps)]
     yield "xid_events", "XID and SXid messages of this boot by code.", _xids(report)
 
 
@@ -76,32 +77,23 @@ def _unix(moment: str) -> float:
     return parse_rfc3339(moment).timestamp()
 
 
-def _log(report: Report) -> Mapping[str, Any]:
-    log: Mapping[str, Any] = report["telemetry"]["kernel_log"]
-    return log
-
-
-def _alive(report: Report) -> float:
-    return float(_log(report)["alive"])
-
-
 def _info(report: Report) -> dict[str, str]:
-    software = report["software"]
+    software = report.software
     return {
-        "node": report["node"],
-        "run_id": report["run_id"],
-        "level": report["level"],
-        "action": report["action"],
-        "version": software["gpu_burnin"] or "",
-        "driver": software["driver"] or "",
-        "kernel": report["host"]["kernel"],
+        "node": report.node,
+        "run_id": report.run_id,
+        "level": report.level,
+        "action": report.action,
+        "version": software.get("gpu_burnin") or "",
+        "driver": software.get("driver") or "",
+        "kernel": report.host.kernel,
     }
 
 
 def _unit(report: Report, uuid: str | None) -> dict[str, str]:
     """Labels that name a GPU; empty ones for the node."""
-    gpu = gpu_of(report, uuid)
-    return {"gpu": uuid or "", "index": str(gpu["index"]) if gpu else ""}
+    gpu = report.gpu_of.get(uuid)
+    return {"gpu": uuid or "", "index": str(gpu.index) if gpu else ""}
 
 
 def _verdicts(labels: Mapping[str, str], verdict: str) -> Iterator[Sample]:
@@ -109,41 +101,41 @@ def _verdicts(labels: Mapping[str, str], verdict: str) -> Iterator[Sample]:
         yield {**labels, "verdict": name}, float(verdict == name)
 
 
-def _gpu_info(gpu: Mapping[str, Any]) -> dict[str, str]:
+def _gpu_info(gpu: Gpu) -> dict[str, str]:
     identity = ("pci_bus_id", "serial", "name", "sku", "vbios")
-    return {"gpu": gpu["uuid"], "index": str(gpu["index"]), **{key: gpu[key] for key in identity}}
+    return {"gpu": gpu.uuid, "index": str(gpu.index), **{key: getattr(gpu, key) for key in identity}}
 
 
 def _gpu_verdicts(report: Report) -> Iterator[Sample]:
-    for gpu in report["gpus"]:
+    for gpu in report.gpus:
         # A lost GPU has no UUID; its place on the bus tells it from another lost one.
-        labels = {"gpu": gpu["uuid"], "index": str(gpu["index"]), "pci_bus_id": gpu["pci_bus_id"]}
-        yield from _verdicts(labels, gpu["verdict"])
+        labels = {"gpu": gpu.uuid, "index": str(gpu.index), "pci_bus_id": gpu.pci_bus_id}
+        yield from _verdicts(labels, gpu.verdict)
 
 
 def _reasons(report: Report) -> Iterator[Sample]:
-    found = Counter((item["code"], item["severity"], item["check"], item["gpu"]) for item in report["reasons"])
+    found = Counter((item.code, item.severity, item.check, item.gpu) for item in report.reasons)
     for (code, severity, check, gpu), count in found.items():
         yield {"code": code, "severity": severity, "check": check, **_unit(report, gpu)}, count
 
 
 def _warnings(report: Report) -> Iterator[Sample]:
-    for (code, gpu), count in Counter((item["code"], item["gpu"]) for item in report["warnings"]).items():
+    for (code, gpu), count in Counter((item.code, item.gpu) for item in report.warnings).items():
         yield {"code": code, **_unit(report, gpu)}, count
 
 
 def _check_verdicts(report: Report) -> Iterator[Sample]:
-    for check in report["checks"]:
+    for check in report.checks:
         yield from _verdicts({"check": check.name, **_unit(report, check.gpu)}, check.verdict)
 
 
 def _check_seconds(report: Report) -> Iterator[Sample]:
-    for check in report["checks"]:
+    for check in report.checks:
         yield {"check": check.name, **_unit(report, check.gpu)}, check.seconds
 
 
 def _measurements(report: Report, *, floor: bool) -> Iterator[Sample]:
-    for check in report["checks"]:
+    for check in report.checks:
         for item in check.measurements:
             # The check of the node measures single GPUs too; their numbers carry their labels.
             gpu, name = measured(report, check, item.name)
@@ -154,10 +146,10 @@ def _measurements(report: Report, *, floor: bool) -> Iterator[Sample]:
 def _transfers(report: Report) -> Iterator[tuple[dict[str, str], Matrix, Transfer]]:
     """Labels of the transfers between GPUs; of a node with very many GPUs none, so that the file stays small."""
     matrix = peers.matrix_of(report)
-    for transfer in matrix.transfers if len(report["gpus"]) <= _MOST_GPUS_IN_PAIRS else ():
+    for transfer in matrix.transfers if len(report.gpus) <= _MOST_GPUS_IN_PAIRS else ():
         gpu, uuid, direction = transfer
-        peer = gpu_of(report, uuid)
-        named = {"peer": uuid, "peer_index": str(peer["index"]) if peer else "", "direction": direction}
+        peer = report.gpu_of.get(uuid)
+        named = {"peer": uuid, "peer_index": str(peer.index) if peer else "", "direction": direction}
         yield {**_unit(report, gpu), **named, "path": matrix.pair(transfer).path}, matrix, transfer
 
 
@@ -197,30 +189,26 @@ def _opinion(report: Report) -> Iterator[Sample]:
 
 def _of_units(report: Report, key: str) -> Iterator[Sample]:
     """A number of each check on each GPU, and of each GPU over all checks; an older report may not have it."""
-    for unit in report["coverage"]["units"]:
-        yield {"check": unit["check"], **_unit(report, unit["gpu"])}, unit.get(key)
-    for gpu in report["coverage"]["gpus"]:
-        yield {"check": "", **_unit(report, gpu["gpu"])}, gpu.get(key)
+    for unit in (*report.coverage.units, *report.coverage.gpus):
+        yield {"check": unit.check, **_unit(report, unit.gpu)}, getattr(unit, key)
 
 
 def _selftests(report: Report) -> Iterator[Sample]:
     found: Counter[tuple[str, str | None, str]] = Counter()
-    for test in report["selftest"]:
-        seen = test["injected"] and test["detected"]
-        found[test["check"], test["gpu"], "detected"] += int(seen)
-        found[test["check"], test["gpu"], "missed"] += int(not seen)
+    for test in report.selftest:
+        found[test.check, test.gpu, "detected"] += int(test.seen)
+        found[test.check, test.gpu, "missed"] += int(not test.seen)
     for (check, gpu, result), count in found.items():
         yield {"check": check, "result": result, **_unit(report, gpu)}, count
 
 
 def _counters(report: Report) -> Iterator[Sample]:
-    for counter in report["telemetry"]["counters"]:
-        # A report of version 1.0 has no counters, so each has these fields.
-        labels = {"name": counter["name"], "unit": counter["unit"], **_unit(report, counter["gpu"])}
-        yield labels, counter["delta"]
+    for counter in report.telemetry.counters:
+        labels = {"name": counter.name, "unit": counter.unit, **_unit(report, counter.gpu)}
+        yield labels, counter.delta
 
 
 def _xids(report: Report) -> Iterator[Sample]:
-    found = Counter((event["xid"], event["sxid"], event["pci_bus_id"]) for event in _log(report)["events"])
+    found = Counter((event.xid, event.sxid, event.pci_bus_id) for event in report.telemetry.kernel_log.events)
     for (code, sxid, address), count in found.items():
         yield {"code": str(code), "kind": "SXid" if sxid else "XID", "pci_bus_id": address}, count

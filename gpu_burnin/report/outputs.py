@@ -61,7 +61,7 @@ def as_text(report: model.Report, width: int = STANDARD_WIDTH) -> str:
         return text.render(report, what_to_do, width)
     except Exception:
         return (
-            f"VERDICT  {report['verdict']}\n\nThe rest of this text could not be made: a fault of gpu-burnin itself. "
+            f"VERDICT  {report.verdict}\n\nThe rest of this text could not be made: a fault of gpu-burnin itself. "
             f"report.json has the whole report; please report this fault:\n\n{traceback.format_exc()}"
         )
 
@@ -72,7 +72,7 @@ def _page(report: model.Report, series: Mapping[str, Any]) -> str:
         return html.render(report, series)
     except Exception:
         text = markupsafe.escape(
-            f"{report['verdict']} {report['node']}, run {report['run_id']}: this page could not be made: a fault "
+            f"{report.verdict} {report.node}, run {report.run_id}: this page could not be made: a fault "
             "of gpu-burnin itself and says nothing about a GPU. The whole report is in report.txt and report.json "
             f"beside it. Please report this fault with these lines:\n\n{traceback.format_exc()}"
         )

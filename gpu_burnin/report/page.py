@@ -6,20 +6,21 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.report.check_findings import common_codes, link_of, units_of
 from gpu_burnin.report.formatting import bound, merged, taken_for, without_numbers
 from gpu_burnin.report.headline import first_reason, headline, listed
-from gpu_burnin.report.model import Report
+from gpu_burnin.report.model import NotRun, ReasonOrWarning, Report, TestedGpu, UnitCoverage
 from gpu_burnin.report.order import order_of
-from gpu_burnin.report.units import gpu_name, measured, uuids_of, without_name
+from gpu_burnin.report.units import gpu_name, measured, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.quantities import SHORT_S, duration, number, rate, size
-from gpu_burnin.types import CheckResult, Measurement
+from gpu_burnin.telemetry.findings import Counter, Source
+from gpu_burnin.types import JSON, CheckResult, Measurement, Reason
 
 # Units as people write them, and what names say of them already.
 _UNITS: Mapping[str, tuple[str, str]] = {"B/s": ("", "GB/s"), "1": ("", ""), "degC": ("_c", "°C"), "W": ("_w", "W")}
@@ -28,6 +29,8 @@ _BANDWIDTHS: Mapping[str, str] = {
     "busbw": "bus bandwidth, best size",
     "one_rank": "algorithm bandwidth, best size",
 }
+# What is about a GPU.
+_OfUnit: TypeAlias = UnitCoverage | NotRun | Counter | Source
 # Errors of one check that are listed; the report in JSON has what the check kept.
 MAX_ERRORS = 12
 
@@ -45,7 +48,7 @@ class Finding:
     what_to_do: str | None
     common: bool = False
     included: str = ""
-    entries: list[tuple[list[str], str, Mapping[str, Any]]] = field(default_factory=list)
+    entries: list[tuple[list[str], str, Mapping[str, JSON]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Page:
         self.columns = columns(report)
         self.reason = first_reason(report)
         self.order = order_of(report)
-        self.took = duration(_seconds_between(report["started_at"], report["finished_at"]))
+        self.took = duration(_seconds_between(report.started_at, report.finished_at))
 
     @property
     def sentence(self) -> str:
@@ -113,10 +116,10 @@ class Page:
     def caveats(self) -> list[str]:
         """What takes meaning from the verdict."""
         report = self.report
-        injected = ", ".join(report["coverage"]["injected"])
+        injected = ", ".join(report.coverage.injected)
         caveats = (
-            ("Simulated hardware: this proves nothing about real GPUs.", report["simulated"]),
-            ("The run was interrupted; this is what had been found until then.", report["interrupted"]),
+            ("Simulated hardware: this proves nothing about real GPUs.", report.simulated),
+            ("The run was interrupted; this is what had been found until then.", report.interrupted),
             (f"Faults were injected on purpose: {injected}.", injected),
         )
         return [text for text, is_so in caveats if is_so]
@@ -124,42 +127,42 @@ class Page:
     @property
     def findings(self) -> list[Finding]:
         """The reasons, those of one code together, in the report's order (the worst first)."""
-        reasons = self.report["reasons"]
+        reasons = self.report.reasons
         found = self._grouped(reasons)
         for finding in found:
-            asked = [reason["action"] for reason in reasons if reason["code"] == finding.code]
+            asked = [reason.action for reason in reasons if reason.code == finding.code]
             finding.included = self.order.included(asked)
         return found
 
     @property
     def warnings(self) -> list[Finding]:
         """The warnings, in the same way."""
-        return self._grouped(item for item in self.report["warnings"] if not is_note(item["code"]))
+        return self._grouped(item for item in self.report.warnings if not is_note(item.code))
 
     @property
     def notes(self) -> list[Finding]:
         """The warnings that ask for nothing, in the same way."""
-        return self._grouped(item for item in self.report["warnings"] if is_note(item["code"]))
+        return self._grouped(item for item in self.report.warnings if is_note(item.code))
 
-    def _grouped(self, items: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    def _grouped(self, items: Iterable[ReasonOrWarning]) -> list[Finding]:
         known, found, common = load_reasons(), dict[tuple[str, str], Finding](), common_codes(self.report)
         for item in items:
-            told = "NOTE" if is_note(item["code"]) else "WARNING"
-            severity, info = item.get("severity", told), known.get(item["code"])
+            told = "NOTE" if is_note(item.code) else "WARNING"
+            severity, info = item.severity if isinstance(item, Reason) else told, known.get(item.code)
             finding = found.setdefault(
-                (severity, item["code"]),
+                (severity, item.code),
                 Finding(
-                    item["code"],
+                    item.code,
                     severity,
                     info.summary if info else None,
                     info.what_to_do if info else None,
-                    severity == "FAIL" and item["code"] in common,
+                    severity == "FAIL" and item.code in common,
                 ),
             )
             named, text = units_of(self.report, item), without_name(self.report, item)
             same = next((units for units, message, _ in finding.entries if message == text), None)
             if same is None:
-                finding.entries.append((named, text, item["evidence"]))
+                finding.entries.append((named, text, item.details))
             else:
                 same += [unit for unit in named if unit not in same]
         return list(found.values())
@@ -167,11 +170,11 @@ class Page:
     @property
     def _identity(self) -> dict[str, list[str]]:
         """What GPUs of one node mostly have in common, a text for each GPU."""
-        gpus = self.report["gpus"]
+        gpus = self.report.gpus
         return {
-            "Model": [gpu["name"] + (f" ({gpu['sku']})" if gpu["sku"] else "") for gpu in gpus],
-            "Memory": [size(gpu["memory_bytes"]) if gpu["memory_bytes"] else "" for gpu in gpus],
-            "VBIOS": [f"VBIOS {gpu['vbios']}" if gpu["vbios"] else "" for gpu in gpus],
+            "Model": [gpu.name + (f" ({gpu.sku})" if gpu.sku else "") for gpu in gpus],
+            "Memory": [size(gpu.memory_bytes) if gpu.memory_bytes else "" for gpu in gpus],
+            "VBIOS": [f"VBIOS {gpu.vbios}" if gpu.vbios else "" for gpu in gpus],
         }
 
     @property
@@ -184,11 +187,11 @@ class Page:
         """Those of them in which GPUs differ, a text for each GPU."""
         return {name: texts for name, texts in self._identity.items() if len(set(texts)) > 1}
 
-    def codes_of(self, gpu: Mapping[str, Any]) -> list[str]:
+    def codes_of(self, gpu: TestedGpu) -> list[str]:
         """Codes of the reasons against a GPU or a link of it, each once."""
-        uuid, found = gpu["uuid"], self.report["reasons"]
-        own = [reason["code"] for reason in found if uuid and reason["gpu"] == uuid]
-        links = [f"{reason['code']} (link)" for reason in found if uuid in link_of(reason) and reason["gpu"] is None]
+        uuid, found = gpu.uuid, self.report.reasons
+        own = [reason.code for reason in found if uuid and reason.gpu == uuid]
+        links = [f"{reason.code} (link)" for reason in found if uuid in link_of(reason) and reason.gpu is None]
         return list(dict.fromkeys([*own, *links]))
 
     def verdict_on(self, column: str, gpu: str) -> str | None:
@@ -198,13 +201,13 @@ class Page:
     @property
     def node_checks(self) -> list[CheckResult]:
         """The checks that judge the whole node."""
-        return [check for check in self.report["checks"] if check.gpu is None]
+        return [check for check in self.report.checks if check.gpu is None]
 
     @property
     def measurements(self) -> list[Row]:
         """A row for each measurement, in the order of the checks."""
         found: dict[tuple[str, str, str], dict[str, Measurement]] = {}
-        for check in self.report["checks"]:
+        for check in self.report.checks:
             for item in check.measurements:
                 gpu, name = measured(self.report, check, item.name)
                 found.setdefault((check.name, name, item.unit), {})[gpu or ""] = item
@@ -228,7 +231,7 @@ class Page:
                     number(item.value / scaled) if item and math.isfinite(item.value) else "-",
                     bool(item and item.below_floor),
                 )
-                for item in (_lowest(items, uuids_of(gpu)) for gpu in self.report["gpus"])
+                for item in (_lowest(items, gpu.uuids) for gpu in self.report.gpus)
             ),
             spread,
             floor + (f" ({first.floor_confidence})" if first and first.floor_confidence else ""),
@@ -239,7 +242,7 @@ class Page:
     def errors(self) -> list[tuple[str, list[str], list[list[str]], int]]:
         """For each check with located errors: heading, columns, rows, how many more there are."""
         tables = []
-        for check in self.report["checks"]:
+        for check in self.report.checks:
             if check.errors:
                 shown = check.errors[:MAX_ERRORS]
                 columns = list(dict.fromkeys(key for error in shown for key in error))
@@ -252,16 +255,16 @@ class Page:
     def selftests(self) -> list[Selftests]:
         """The self-tests of each check and scope."""
         found: dict[tuple[str, str], Selftests] = {}
-        for test in self.report["selftest"]:
-            group = found.setdefault((test["check"], test["scope"]), Selftests(test["check"], test["scope"]))
-            row = group.rows.setdefault(test["fault"], _FaultRow())
-            seen, bits = test["injected"] and test["detected"], test.get("changed_bits")
+        for test in self.report.selftest:
+            group = found.setdefault((test.check, test.scope), Selftests(test.check, test.scope))
+            row = group.rows.setdefault(test.fault, _FaultRow())
+            bits = test.changed_bits
             for sums in (group, row):
                 sums.total += 1
-                sums.seen += int(seen)
-                sums.slowest_s = max(sums.slowest_s, test["latency_s"] or 0.0)
-            if not seen:
-                row.missed.append(gpu_name(self.report, test["gpu"]))
+                sums.seen += int(test.seen)
+                sums.slowest_s = max(sums.slowest_s, test.latency_s or 0.0)
+            if not test.seen:
+                row.missed.append(gpu_name(self.report, test.gpu))
             if bits is not None:
                 row.bits.append(bits)
                 group.smallest_bits = min(bits, group.smallest_bits if group.smallest_bits is not None else bits)
@@ -270,42 +273,42 @@ class Page:
     @property
     def coverage(self) -> list[Covered]:
         """What each check covered; GPUs that covered the like are one row, with the weakest bound among them."""
-        groups: dict[tuple[str, str, bool], list[Mapping[str, Any]]] = {}
-        for unit in self.report["coverage"]["units"]:
-            alike = without_numbers(unit.get("covered", ""))
-            groups.setdefault((unit["check"], alike, unit["missed_fault_rate_upper95_per_s"] is None), []).append(unit)
+        groups: dict[tuple[str, str, bool], list[UnitCoverage]] = {}
+        for unit in self.report.coverage.units:
+            alike = without_numbers(unit.covered)
+            groups.setdefault((unit.check, alike, unit.missed_fault_rate_upper95_per_s is None), []).append(unit)
         order = list(dict.fromkeys(check for check, _, _ in groups))
         rows = [
             self._covered(check, units)
             for (check, _, _), units in sorted(groups.items(), key=lambda item: order.index(item[0][0]))
         ]
-        whole: dict[bool, list[Mapping[str, Any]]] = {}
-        for gpu in self.report["coverage"]["gpus"]:
-            whole.setdefault(gpu["missed_fault_rate_upper95_per_s"] is None, []).append(gpu)
+        whole: dict[bool, list[UnitCoverage]] = {}
+        for gpu in self.report.coverage.gpus:
+            whole.setdefault(gpu.missed_fault_rate_upper95_per_s is None, []).append(gpu)
         return [*rows, *(self._covered("all together", gpus) for gpus in whole.values())]
 
-    def _covered(self, check: str, units: list[Mapping[str, Any]]) -> Covered:
-        seconds = [unit["seconds"] for unit in units]
+    def _covered(self, check: str, units: list[UnitCoverage]) -> Covered:
+        seconds = [unit.seconds for unit in units]
         low, high = duration(min(seconds)), duration(max(seconds))
-        bounds = [unit["missed_fault_rate_upper95_per_s"] for unit in units]
-        if units[0]["gpu"] is None:
+        bounds = [rate for unit in units if (rate := unit.missed_fault_rate_upper95_per_s) is not None]
+        if units[0].gpu is None:
             stated = "looked once: no bound"
-        elif None in bounds and all(self.verdict_on(check, str(unit["gpu"])) == "PASS" for unit in units):
+        elif len(bounds) < len(units) and all(self.verdict_on(check, str(unit.gpu)) == "PASS" for unit in units):
             stated = "nothing to test here: no bound"
-        elif None in bounds:
+        elif len(bounds) < len(units):
             stated = "a fault was seen or something is open: no bound"
         else:
             stated = bound(max(bounds))
-        covered = merged([unit.get("covered", "") for unit in units])
+        covered = merged([unit.covered for unit in units])
         spent = low if low == high else f"{low} to {high}"
-        verified = min(unit.get("verified_s", 0.0) for unit in units)
+        verified = min(unit.verified_s or 0.0 for unit in units)
         spent += f", {duration(verified)} verified" if verified else ""
         return Covered(check, self._units(units), covered, spent, stated)
 
-    def _units(self, units: Iterable[Mapping[str, Any]]) -> str:
+    def _units(self, units: Iterable[_OfUnit]) -> str:
         """Which GPUs: "node", "GPU 5", "GPUs 0, 1 and 4", "all 8 GPUs"."""
-        found = [gpu_name(self.report, unit["gpu"]) for unit in units]
-        if len(found) > 1 and len(found) == len(self.report["gpus"]):
+        found = [gpu_name(self.report, unit.gpu) for unit in units]
+        if len(found) > 1 and len(found) == len(self.report.gpus):
             return f"all {len(found)} GPUs"
         if len(found) > 1 and all(name.startswith("GPU ") for name in found):
             return f"GPUs {listed([name.removeprefix('GPU ') for name in found])}"
@@ -319,54 +322,50 @@ class Page:
     @property
     def not_run(self) -> list[tuple[str, str]]:
         """What was not run: why, and which checks."""
-        found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-        for gap in self.report["coverage"]["not_run"]:
-            found.setdefault(gap["why"], {}).setdefault(gap["check"], []).append(gap)
-        return [
-            (
-                why,
-                ", ".join(
-                    f"{check} on {self._units(gaps)}" if gaps[0]["gpu"] else check for check, gaps in checks.items()
-                ),
-            )
+        found: dict[str, dict[str, list[NotRun]]] = {}
+        for gap in self.report.coverage.not_run:
+            found.setdefault(gap.why, {}).setdefault(gap.check, []).append(gap)
+        told = {
+            why: [f"{check} on {self._units(gaps)}" if gaps[0].gpu else check for check, gaps in checks.items()]
             for why, checks in found.items()
-        ]
+        }
+        return [(why, ", ".join(checks)) for why, checks in told.items()]
 
     @property
     def changed_counters(self) -> list[tuple[str, str, list[tuple[str, str]]]]:
         """Counters that moved on any GPU: name, unit, and for each GPU the change and the two readings."""
-        found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-        for counter in self.report["telemetry"]["counters"]:
-            found.setdefault((counter["name"], counter["unit"]), {})[counter["gpu"]] = counter
+        found: dict[tuple[str, str], dict[str, Counter]] = {}
+        for counter in self.report.telemetry.counters:
+            found.setdefault((counter.name, counter.unit), {})[counter.gpu] = counter
         return [
-            (name, "" if unit == "1" else unit, [_change(counters.get(gpu["uuid"])) for gpu in self.report["gpus"]])
+            (name, "" if unit == "1" else unit, [_change(counters.get(gpu.uuid)) for gpu in self.report.gpus])
             for (name, unit), counters in found.items()
-            if any(counter["delta"] for counter in counters.values())
+            if any(counter.delta for counter in counters.values())
         ]
 
     @property
     def still_counters(self) -> int:
         """How many counters were read twice and did not move."""
-        return sum(counter["delta"] == 0 for counter in self.report["telemetry"]["counters"])
+        return sum(counter.delta == 0 for counter in self.report.telemetry.counters)
 
     @property
     def unread_counters(self) -> list[tuple[str, str, str]]:
         """Counters without two readings, or with one to be doubted: name, why, on which GPUs."""
-        found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for counter in self.report["telemetry"]["counters"]:
-            if counter["delta"] is None or counter["why"]:
-                found.setdefault((counter["name"], counter["why"]), []).append(counter)
+        found: dict[tuple[str, str], list[Counter]] = {}
+        for counter in self.report.telemetry.counters:
+            if counter.delta is None or counter.why:
+                found.setdefault((counter.name, counter.why), []).append(counter)
         return [(name, why, self._units(counters)) for (name, why), counters in found.items()]
 
     @property
     def sources(self) -> list[tuple[str, bool, str, str]]:
         """Where telemetry was read: name, whether it answered, on which GPUs, what it says."""
-        found: dict[tuple[str, bool, str], list[dict[str, Any]]] = {}
-        for source in self.report["telemetry"]["sources"]:
-            alike = without_numbers(source["detail"])
-            found.setdefault((source["name"], source["alive"], alike), []).append(source)
+        found: dict[tuple[str, bool, str], list[Source]] = {}
+        for source in self.report.telemetry.sources:
+            alike = without_numbers(source.detail)
+            found.setdefault((source.name, source.alive, alike), []).append(source)
         return [
-            (name, alive, self._units(sources), merged([source["detail"] for source in sources]))
+            (name, alive, self._units(sources), merged([source.detail for source in sources]))
             for (name, alive, _), sources in found.items()
         ]
 
@@ -378,10 +377,10 @@ def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _change(counter: Mapping[str, Any] | None) -> tuple[str, str]:
-    if counter is None or counter["delta"] is None:
-        return "-", "" if counter is None else str(counter["why"])
-    return f"{counter['delta']:+,}" if counter["delta"] else "0", f"{counter['before']:,} to {counter['after']:,}"
+def _change(counter: Counter | None) -> tuple[str, str]:
+    if counter is None or counter.delta is None:
+        return "-", "" if counter is None else str(counter.why)
+    return f"{counter.delta:+,}" if counter.delta else "0", f"{counter.before:,} to {counter.after:,}"
 
 
 def _plain(value: object) -> str:

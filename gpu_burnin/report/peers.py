@@ -15,7 +15,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.units import gpu_name, results_of, without_name
 from gpu_burnin.system.entries import mapping_of, names_of, text_of
 from gpu_burnin.system.quantities import GB, number, rate
-from gpu_burnin.types import COPY_DIRECTIONS, CheckResult, CopyDirection
+from gpu_burnin.types import COPY_DIRECTIONS, CheckResult, CopyDirection, Reason
 
 _PATHS: Mapping[str, str] = {"nvlink": "NVLink", "nvswitch": "NVLink and NVSwitch", "pcie": "PCIe"}
 
@@ -66,17 +66,17 @@ class Peers:
 
 def matrix_of(report: Report) -> Matrix:
     """Both directions of every pair that the nvlink check has something to say about."""
-    return Matrix.of(report["checks"])
+    return Matrix.of(report.checks)
 
 
 def blames(report: Report) -> list[Blame]:
     """The reasons and warnings that name a link or a GPU as the cause, the worst first."""
     found = []
-    for item in (*report["reasons"], *report["warnings"]):
-        attributed = mapping_of(item["evidence"], "attributed")
+    for item in report.told:
+        attributed = mapping_of(item.details, "attributed")
         gpus = tuple(names_of(attributed, "gpus"))
         if gpus and attributed.get("kind") in ("link", "gpu", "node"):
-            severity = item.get("severity", "WARNING")
+            severity = item.severity if isinstance(item, Reason) else "WARNING"
             message, word = without_name(report, item), text_of(attributed, "problem")
             found.append(Blame(str(attributed["kind"]), gpus, severity, word, message, _transfers(attributed)))
     return found
@@ -99,7 +99,7 @@ def peers(report: Report) -> Peers | None:
         return None
     matrix, blamed = matrix_of(report), blames(report)
     if not matrix.transfers:
-        about = "Nothing was measured." if len(report["gpus"]) > 1 else "One GPU: there is no pair to test."
+        about = "Nothing was measured." if len(report.gpus) > 1 else "One GPU: there is no pair to test."
         return Peers(tuple(blamed), (about,), (), "", (), ())
     highest = max(matrix.rate(transfer) or 0.0 for transfer in matrix.transfers)
     maps = tuple(
@@ -131,17 +131,14 @@ _TITLES: Mapping[CopyDirection, tuple[str, str]] = {
 
 
 def _map(report: Report, direction: CopyDirection, matrix: Matrix, blamed: Sequence[Blame], highest: float) -> Markup:
-    uuids = [gpu["uuid"] for gpu in report["gpus"]]
+    uuids = [gpu.uuid for gpu in report.gpus]
     cells = {
         (row, column): _cell(report, matrix, (gpu, peer, direction), blamed, highest)
         for row, gpu in enumerate(uuids)
         for column, peer in enumerate(uuids)
         if row != column
     }
-    names = [
-        gpu_name(report, uuid) if uuid else f"GPU {gpu['index']}"
-        for uuid, gpu in zip(uuids, report["gpus"], strict=True)
-    ]
+    names = [gpu.short for gpu in report.gpus]
     outlines = [outline for blame in blamed for outline in _outlines(blame, uuids, direction)]
     return grid(f"P2P {direction} bandwidth between the GPUs in GB/s", names, cells, outlines)
 
@@ -207,8 +204,8 @@ def summary(report: Report) -> Iterator[str]:
     matrix = matrix_of(report)
     if not matrix.transfers:
         return
-    count = len(report["gpus"])
-    names = {gpu["uuid"]: gpu_name(report, gpu["uuid"]) for gpu in report["gpus"]}
+    count = len(report.gpus)
+    names = {gpu.uuid: gpu.short for gpu in report.gpus}
     wanted = count * (count - 1)
     bad = {t[:2] for t in matrix.transfers if not (matrix.verified(t) and matrix.rate(t))}
     good = {t[:2] for t in matrix.transfers} - bad
@@ -233,6 +230,4 @@ def _together(report: Report, checks: Iterable[CheckResult]) -> tuple[str, ...]:
     }
     if not any(rates.values()):
         return ()
-    return tuple(
-        "-" if (value := rates.get(gpu["uuid"])) is None else number(_short(value / GB)) for gpu in report["gpus"]
-    )
+    return tuple("-" if (value := rates.get(gpu.uuid)) is None else number(_short(value / GB)) for gpu in report.gpus)

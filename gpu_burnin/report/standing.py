@@ -51,11 +51,11 @@ def telemetry_cell(report: Report, series: Mapping[str, Any], uuid: str) -> Cell
 
 def _found(report: Report, uuid: str, column: str, checks: Collection[str]) -> tuple[str | None, tuple[str, ...]]:
     """The verdict of a column on a GPU (WARNING for a PASS with warnings), and the codes behind it, in words."""
-    against = [item for item in report["reasons"] if item["check"] in checks and item["gpu"] == uuid]
-    told = [item for item in report["warnings"] if item["check"] in checks and item["gpu"] == uuid]
-    warned = [item for item in told if not is_note(item["code"])]
+    against = [item for item in report.reasons if item.check in checks and item.gpu == uuid]
+    told = [item for item in report.warnings if item.check in checks and item.gpu == uuid]
+    warned = [item for item in told if not is_note(item.code)]
     outcome = verdict_on(report, column, uuid) if uuid else None
-    codes = dict.fromkeys(item["code"] for item in (*against, *warned))
+    codes = dict.fromkeys([*(reason.code for reason in against), *(warning.code for warning in warned)])
     return "WARNING" if outcome == "PASS" and warned else outcome, tuple(map(_words, codes))
 
 

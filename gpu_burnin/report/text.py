@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from gpu_burnin.checks import CHECKS, coverage_class
 from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.report.check_findings import has_bad_link, units_of
 from gpu_burnin.report.formatting import taken_for
-from gpu_burnin.report.model import Report
+from gpu_burnin.report.model import ReasonOrWarning, Report
 from gpu_burnin.report.order import order_of
-from gpu_burnin.report.units import gpu_name, unit_names, without_name
+from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
 from gpu_burnin.system.prose import STANDARD_WIDTH, line_up, table, table_with_text, wrap
 from gpu_burnin.system.quantities import duration, rate
 from gpu_burnin.telemetry.kmsg import log_summary
-from gpu_burnin.types import CheckResult, Coverage, Measurement
+from gpu_burnin.types import CheckResult, Coverage, Measurement, Reason
 
 # What a person reads; the others are in the JSON.
 _MAX_CODES = 8
@@ -27,6 +27,7 @@ _MAX_COUNTERS = 3
 _MAX_XIDS = 3
 # Headings that would widen the table beyond a screen.
 _HEADINGS: Mapping[str, str] = {WATCHED: "telem"}
+_Told = TypeVar("_Told", bound=ReasonOrWarning)
 Advice = Callable[[str], str | None]
 
 
@@ -54,47 +55,47 @@ def _head(report: Report, width: int) -> list[str]:
     marks = [
         text
         for text, is_so in (
-            ("simulated hardware: proves nothing about real GPUs", report["simulated"]),
-            ("interrupted", report["interrupted"]),
-            (f"faults injected: {', '.join(report['coverage']['injected'])}", report["coverage"]["injected"]),
+            ("simulated hardware: proves nothing about real GPUs", report.simulated),
+            ("interrupted", report.interrupted),
+            (f"faults injected: {', '.join(report.coverage.injected)}", report.coverage.injected),
         )
         if is_so
     ]
     note = f"   ({'; '.join(marks)})" if marks else ""
-    software, below = report["software"], " " * 9
+    software, below = report.software, " " * 9
     facts = [
-        f"node {report['node']}",
-        f"level {report['level']}",
-        f"run {report['run_id']}",
-        f"{report['started_at']} to {report['finished_at']}",
+        f"node {report.node}",
+        f"level {report.level}",
+        f"run {report.run_id}",
+        f"{report.started_at} to {report.finished_at}",
         f"driver {software['driver'] or 'none'}",
-        f"kernel {report['host']['kernel']}",
+        f"kernel {report.host.kernel}",
         f"gpu-burnin {software['gpu_burnin']}",
     ]
     return [
-        *wrap(f"{report['verdict']}{note}", width, "VERDICT  ", below),
+        *wrap(f"{report.verdict}{note}", width, "VERDICT  ", below),
         *wrap(order_of(report).text, width, "ACTION   ", below),
         *line_up(facts[:3], width, rest=below),
         *line_up(facts[3:], width, rest=below),
     ]
 
 
-def _by_code(items: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def _by_code(items: Iterable[_Told]) -> list[list[_Told]]:
     """Reasons or warnings of one code together, in the order of the report (the worst first)."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[str, list[_Told]] = {}
     for item in items:
-        found.setdefault(item["code"], []).append(item)
+        found.setdefault(item.code, []).append(item)
     return list(found.values())
 
 
-def _reason_lines(report: Report, items: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+def _reason_lines(report: Report, items: Sequence[ReasonOrWarning], width: int) -> list[str]:
     """The reasons of one code: on which GPUs, and the message of the first."""
     first = items[0]
     units = _joined(report, [unit for item in items for unit in units_of(report, item)])
     messages = list(dict.fromkeys(without_name(report, item) for item in items))
-    severity = f"{first['severity']} " if "severity" in first else ""
+    severity = f"{first.severity} " if isinstance(first, Reason) else ""
     more = f" (and {len(messages) - 1} more)" if len(messages) > 1 else ""
-    return wrap(f"{severity}{first['code']} on {units}: {messages[0]}{more}", width, "  - ", "    ")
+    return wrap(f"{severity}{first.code} on {units}: {messages[0]}{more}", width, "  - ", "    ")
 
 
 def _units(report: Report, uuids: Iterable[str | None]) -> str:
@@ -103,61 +104,61 @@ def _units(report: Report, uuids: Iterable[str | None]) -> str:
 
 def _joined(report: Report, units: Sequence[str]) -> str:
     names = list(dict.fromkeys(units))
-    everyone = [gpu_name(report, gpu["uuid"]) for gpu in report["gpus"]]
+    everyone = [gpu.short for gpu in report.gpus]
     return f"all {len(names)} GPUs" if set(names) == set(everyone) and len(names) > 2 else ", ".join(names)
 
 
 def _reasons(report: Report, advice: Advice, width: int) -> list[str]:
-    if not report["reasons"]:
+    if not report.reasons:
         return ["No fault was seen."]
-    lines, groups, order = ["Why:"], _by_code(report["reasons"]), order_of(report)
+    lines, groups, order = ["Why:"], _by_code(report.reasons), order_of(report)
     for index, items in enumerate(groups[:_MAX_CODES]):
         lines += _reason_lines(report, items, width)
-        if index < _MAX_ADVICE and (what_to_do := advice(items[0]["code"])):
-            included = order.included(item["action"] for item in items)
+        if index < _MAX_ADVICE and (what_to_do := advice(items[0].code)):
+            included = order.included(item.action for item in items)
             more = f" ACTION includes {included}." if included else ""
             lines += wrap(f"To do: {what_to_do}{more}", width, "    ", "    ")
-    if left := ", ".join(items[0]["code"] for items in groups[_MAX_CODES:]):
+    if left := ", ".join(items[0].code for items in groups[_MAX_CODES:]):
         lines += wrap(f"... and {left}: gpu-burnin report --json, gpu-burnin explain CODE", width, "  ", "    ")
     return lines
 
 
 def _warnings(report: Report, width: int) -> list[str]:
     """The warnings of each code; nothing without a warning."""
-    groups = _by_code(item for item in report["warnings"] if not is_note(item["code"]))
+    groups = _by_code(item for item in report.warnings if not is_note(item.code))
     if not groups:
         return []
     lines = [line for items in groups[:_MAX_WARNINGS] for line in _reason_lines(report, items, width)]
-    left = ", ".join(items[0]["code"] for items in groups[_MAX_WARNINGS:])
+    left = ", ".join(items[0].code for items in groups[_MAX_WARNINGS:])
     more = wrap(f"... and {left}", width, "  ", "    ") if left else []
     return ["Warnings (none of them keeps the node out):", *lines, *more]
 
 
 def _notes(report: Report, width: int) -> list[str]:
     """What is told for completeness, apart from the warnings: nothing is wrong, and nothing has to be done."""
-    groups = _by_code(item for item in report["warnings"] if is_note(item["code"]))
+    groups = _by_code(item for item in report.warnings if is_note(item.code))
     lines = [line for items in groups for line in _reason_lines(report, items, width)]
     return ["Notes (nothing is wrong):", *lines] if lines else []
 
 
 def _gpus(report: Report, width: int) -> list[str]:
-    gpus, names = report["gpus"], columns(report)
+    gpus, names = report.gpus, columns(report)
     if not gpus:
         return ["GPUs: none"]
-    models = [gpu["sku"] or gpu["name"] for gpu in gpus]
+    models = [gpu.sku or gpu.name for gpu in gpus]
     alike = len(set(models)) == 1
     verdicts = [
-        ["verdict", *(_short(gpu["verdict"]) for gpu in gpus)],
-        *([_HEADINGS.get(name, name), *(_verdict(report, name, gpu["uuid"]) for gpu in gpus)] for name in names),
+        ["verdict", *(_short(gpu.verdict) for gpu in gpus)],
+        *([_HEADINGS.get(name, name), *(_verdict(report, name, gpu.uuid) for gpu in gpus)] for name in names),
     ]
     identity = [
         *([] if alike else [["model", *models]]),
-        ["PCI", *(gpu["pci_bus_id"] for gpu in gpus)],
-        ["serial", *(gpu["serial"] for gpu in gpus)],
-        ["uuid", *(gpu["uuid"].removeprefix("GPU-")[:8] for gpu in gpus)],
+        ["PCI", *(gpu.pci_bus_id for gpu in gpus)],
+        ["serial", *(gpu.serial for gpu in gpus)],
+        ["uuid", *(gpu.uuid.removeprefix("GPU-")[:8] for gpu in gpus)],
     ]
     head = f"{len(models)} GPU{'s' * (len(models) > 1)}, {models[0] or 'model unknown'}"
-    key = ["GPU", *(str(gpu["index"]) for gpu in gpus)]
+    key = ["GPU", *(str(gpu.index) for gpu in gpus)]
     return [*([f"{head}:"] if alike else []), *table(key, (verdicts, identity), width)]
 
 
@@ -173,25 +174,24 @@ def _short(verdict: str) -> str:
 
 def _checks(report: Report, width: int) -> list[str]:
     rows = [["check", "on", "verdict", "seconds", "lowest GPU, and what stands out"]]
-    names = unit_names(report)
-    for name in dict.fromkeys(check.name for check in report["checks"]):
-        checks = [check for check in report["checks"] if check.name == name]
+    for name in dict.fromkeys(check.name for check in report.checks):
+        checks = [check for check in report.checks if check.name == name]
         on = "node" if checks[0].gpu is None else f"{len(checks)} {_kind(report, checks)}" + "s" * (len(checks) > 1)
         seconds = max(check.seconds for check in checks)
         kind = coverage_class(name) if name in CHECKS else Coverage
-        more = kind.stands_out(checks, names)
+        more = kind.stands_out(checks, report.unit_names)
         lowest = "" if more and kind.names_lowest_rate and not _has_floor(checks) else _lowest(checks)
         told = "; ".join(filter(None, (lowest, more)))
         # What the judge found against the check beside its results, such as a link between two GPUs.
-        held = [reason for reason in report["reasons"] if reason["check"] == name]
-        verdict = worst([*(check.verdict for check in checks), *(reason["severity"] for reason in held)]) or "-"
+        held = [reason for reason in report.reasons if reason.check == name]
+        verdict = worst([*(check.verdict for check in checks), *(reason.severity for reason in held)]) or "-"
         rows.append([name, on, verdict, f"{seconds:.1f}", told])
     return table_with_text(rows, width) if len(rows) > 1 else ["Checks: none ran"]
 
 
 def _kind(report: Report, checks: Sequence[CheckResult]) -> str:
     """What results are of, in the singular: whole GPUs, or MIG instances of them."""
-    parted = unit_names(report).keys() - {gpu["uuid"] for gpu in report["gpus"]}
+    parted = report.unit_names.keys() - {gpu.uuid for gpu in report.gpus}
     return "MIG instance" if any(check.gpu in parted for check in checks) else "GPU"
 
 
@@ -220,19 +220,19 @@ def _lowest(checks: Sequence[CheckResult]) -> str:
 
 
 def _coverage(report: Report) -> list[str]:
-    coverage = report["coverage"]
+    coverage = report.coverage
     weakest: dict[str, float] = {}
-    for name, units in (*((unit["check"], [unit]) for unit in coverage["units"]), ("all checks", coverage["gpus"])):
+    for name, units in (*((unit.check, [unit]) for unit in coverage.units), ("all checks", coverage.gpus)):
         for unit in units:
-            rate_per_s = unit["missed_fault_rate_upper95_per_s"]
+            rate_per_s = unit.missed_fault_rate_upper95_per_s
             if rate_per_s:
                 weakest[name] = max(weakest.get(name, 0.0), rate_per_s)
     bounds = ", ".join(f"{duration(1 / rate_per_s)} ({name})" for name, rate_per_s in weakest.items())
     text = f"Would see a fault coming every {bounds} of verified work, or more often (95 % confidence)"
     lines = [taken_for(report), *([text] if bounds else [])]
     missing: dict[str, dict[str, list[str | None]]] = {}
-    for gap in coverage["not_run"]:
-        missing.setdefault(gap["why"], {}).setdefault(gap["check"], []).append(gap["gpu"])
+    for gap in coverage.not_run:
+        missing.setdefault(gap.why, {}).setdefault(gap.check, []).append(gap.gpu)
     for why, checks in missing.items():
         told = ", ".join(
             check if uuids == [None] else f"{check} on {_units(report, uuids)}" for check, uuids in checks.items()
@@ -242,44 +242,44 @@ def _coverage(report: Report) -> list[str]:
 
 
 def _selftest(report: Report) -> list[str]:
-    tests = report["selftest"]
+    tests = report.selftest
     if not tests:
         return ["Self-test: none"]
-    seen = sum(test["injected"] and test["detected"] for test in tests)
-    scopes = ", ".join(dict.fromkeys(test["scope"] for test in tests))
+    seen = sum(test.seen for test in tests)
+    scopes = ", ".join(dict.fromkeys(test.scope for test in tests))
     return [f"Self-test: {seen} of {len(tests)} injected faults detected ({scopes})"]
 
 
 def _telemetry(report: Report) -> list[str]:
-    telemetry = report["telemetry"]
+    telemetry = report.telemetry
     lines = []
-    dead = [source for source in telemetry["sources"] if not source["alive"]]
-    if telemetry["sources"]:
-        alive = f"{len(telemetry['sources']) - len(dead)} of {len(telemetry['sources'])} sources answered"
-        silent = ", ".join(f"{source['name']} on {gpu_name(report, source['gpu'])}" for source in dead[:_MAX_COUNTERS])
+    dead = [source for source in telemetry.sources if not source.alive]
+    if telemetry.sources:
+        alive = f"{len(telemetry.sources) - len(dead)} of {len(telemetry.sources)} sources answered"
+        silent = ", ".join(f"{source.name} on {gpu_name(report, source.gpu)}" for source in dead[:_MAX_COUNTERS])
         more = f" and {len(dead) - _MAX_COUNTERS} more" if len(dead) > _MAX_COUNTERS else ""
         lines += [f"Telemetry: {alive}" + (f"; silent: {silent}{more}" if dead else "")]
     # Energy always moves and says nothing of faults.
-    moved = [item for item in telemetry["counters"] if item["delta"] and "energy" not in item["name"]]
-    if telemetry["counters"]:
+    moved = [item for item in telemetry.counters if item.delta and "energy" not in item.name]
+    if telemetry.counters:
         told = ", ".join(
-            f"{item['name']} {item['delta']:+,} on {gpu_name(report, item['gpu'])}" for item in moved[:_MAX_COUNTERS]
+            f"{item.name} {item.delta:+,} on {gpu_name(report, item.gpu)}" for item in moved[:_MAX_COUNTERS]
         )
         more = f" and {len(moved) - _MAX_COUNTERS} more" if len(moved) > _MAX_COUNTERS else ""
-        unread = sum(item["delta"] is None for item in telemetry["counters"])
+        unread = sum(item.delta is None for item in telemetry.counters)
         blind = f"; {unread} could not be read" if unread else ""
         lines += [f"Counters: {told or 'none changed'}{more}{blind}"]
     return lines
 
 
 def _kernel_log(report: Report) -> list[str]:
-    log = report["telemetry"]["kernel_log"]
-    state = "" if log["alive"] else ", NOT readable"
-    count = len(log["events"])
-    lines = [f"Kernel log ({log['source']}{state}): {log_summary(count, log['gaps'], alive=log['alive'])}"]
-    for event in log["events"][:_MAX_XIDS]:
-        kind = "SXid" if event["sxid"] else "XID"
-        lines.append(f"  {kind} {event['xid']} {event['pci_bus_id']} {event['text']}")
+    log = report.telemetry.kernel_log
+    state = "" if log.alive else ", NOT readable"
+    count = len(log.events)
+    lines = [f"Kernel log ({log.source}{state}): {log_summary(count, log.gaps, alive=log.alive)}"]
+    for event in log.events[:_MAX_XIDS]:
+        kind = "SXid" if event.sxid else "XID"
+        lines.append(f"  {kind} {event.xid} {event.pci_bus_id} {event.text}")
     if count > _MAX_XIDS:
         lines.append(f"  ... and {count - _MAX_XIDS} more: gpu-burnin report --json")
     return lines

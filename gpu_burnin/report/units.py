@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import TypeVar
 
-from gpu_burnin.report.model import Report
+from gpu_burnin.report.model import ReasonOrWarning, Report
 from gpu_burnin.types import CheckResult, Coverage
 
 _Covered = TypeVar("_Covered", bound=Coverage)
@@ -18,51 +18,35 @@ _OF_GPU = re.compile(r"gpu(\d+)_(.+)")
 _NAMED = re.compile(r"GPU (\d+)(?: MIG \d+)? \([^)]*\): ")
 
 
-def without_name(report: Report, item: Mapping[str, Any]) -> str:
+def without_name(report: Report, item: ReasonOrWarning) -> str:
     """The message of a reason or warning without the GPU's name before it, for places that show the GPU anyway.
 
     Other GPUs are called by their short form: their addresses and UUIDs are in the list of GPUs.
     """
-    message: str = item["message"]
-    match, gpu = _NAMED.match(message), gpu_of(report, item["gpu"])
-    message = message[match.end() :] if match and gpu and str(gpu["index"]) == match[1] else message
-    for uuid, short in unit_names(report).items():
-        if gpu := gpu_of(report, uuid):
-            message = message.replace(f"{short} ({gpu['pci_bus_id']} {uuid})", short)
-            message = re.sub(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", short, message)
+    message = item.message
+    match, gpu = _NAMED.match(message), report.gpu_of.get(item.gpu)
+    message = message[match.end() :] if match and gpu and str(gpu.index) == match[1] else message
+    for uuid, short in report.unit_names.items():
+        message = message.replace(f"{short} ({report.gpu_of[uuid].pci_bus_id} {uuid})", short)
+        message = re.sub(rf"(?<![\w-]){re.escape(uuid)}(?![\w-])", short, message)
     return message
-
-
-def unit_names(report: Report) -> dict[str, str]:
-    """The short forms of all GPUs and MIG instances by UUID: "GPU 3", "GPU 3 MIG 0"."""
-    return {
-        uuid: f"GPU {gpu['index']}" if uuid == gpu["uuid"] else f"GPU {gpu['index']} MIG {number - 1}"
-        for gpu in report["gpus"]
-        for number, uuid in enumerate(uuids_of(gpu))
-        if uuid
-    }
-
-
-def uuids_of(gpu: Mapping[str, Any]) -> tuple[str, ...]:
-    """The UUID of a GPU of a report, and those of its MIG instances."""
-    return (gpu["uuid"], *(one["uuid"] for one in gpu.get("instances") or ()))
 
 
 def results_of(report: Report, check: str) -> list[CheckResult]:
     """The results of a check on single GPUs, in the report's order."""
-    return [result for result in report["checks"] if result.name == check and result.gpu is not None]
+    return [result for result in report.checks if result.name == check and result.gpu is not None]
 
 
 def coverages_of(report: Report, kind: type[_Covered]) -> Iterator[_Covered]:
     """What a check covered on each GPU, by the class of its coverage; a result that does not say is left out."""
-    return (check.coverage for check in report["checks"] if isinstance(check.coverage, kind))
+    return (check.coverage for check in report.checks if isinstance(check.coverage, kind))
 
 
 def measured(report: Report, check: CheckResult, name: str) -> tuple[str | None, str]:
     """Whose measurement `name` of a check is (a GPU's UUID, None for the node), and what it is called there."""
     match = _OF_GPU.fullmatch(name) if check.gpu is None else None
-    gpu = next((gpu for gpu in report["gpus"] if match and str(gpu["index"]) == match[1]), None)
-    return (gpu["uuid"], match[2]) if gpu and match else (check.gpu, name)
+    gpu = next((gpu for gpu in report.gpus if match and str(gpu.index) == match[1]), None)
+    return (gpu.uuid, match[2]) if gpu and match else (check.gpu, name)
 
 
 def finite(value: float) -> float | None:
@@ -70,26 +54,21 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def gpu_of(report: Report, uuid: str | None) -> dict[str, Any] | None:
-    """The GPU with this UUID or with this MIG instance, None for the node or a GPU that the report does not list."""
-    return next((gpu for gpu in report["gpus"] if uuid and uuid in uuids_of(gpu)), None)
-
-
 def gpu_label(report: Report, uuid: str | None) -> str:
     """How a person finds the GPU: index and PCI address. "node" without a UUID."""
     if uuid is None:
         return "node"
-    gpu = gpu_of(report, uuid)
-    return uuid if gpu is None else f"{unit_names(report)[uuid]} {gpu['pci_bus_id']}"
+    gpu = report.gpu_of.get(uuid)
+    return uuid if gpu is None else f"{report.unit_names[uuid]} {gpu.pci_bus_id}"
 
 
 def checks_on_gpus(report: Report) -> list[str]:
     """The checks of single GPUs: those that gave a result on one, then those that are missing on one."""
-    found = [check.name for check in report["checks"] if check.gpu is not None]
-    missing = [gap["check"] for gap in report["coverage"]["not_run"] if gap["gpu"] is not None]
+    found = [check.name for check in report.checks if check.gpu is not None]
+    missing = [gap.check for gap in report.coverage.not_run if gap.gpu is not None]
     return list(dict.fromkeys([*found, *missing]))
 
 
 def gpu_name(report: Report, uuid: str | None) -> str:
     """The short form: "GPU 3", "GPU 3 MIG 0", or "node"."""
-    return unit_names(report).get(uuid or "") or gpu_label(report, uuid)
+    return report.unit_names.get(uuid or "") or gpu_label(report, uuid)

@@ -1,8 +1,8 @@
 """Dataclasses as JSON values and back, by their type hints. Standard library only.
 
 A hint may be a dataclass, a tuple, a Mapping, a Literal, an Enum, a union, a scalar, or JSON: whatever there is. What a
-field's metadata may say: see JSON_NAME and OMIT_DEFAULT. JSON has no numbers that are not finite: the caller of to_json
-says what becomes of them.
+field's metadata may say: see JSON_NAME, OMIT_DEFAULT and COMES_LAST. JSON has no numbers that are not finite: the
+caller of to_json says what becomes of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from gpu_burnin.types import JSON_NAME, OMIT_DEFAULT
+from gpu_burnin.types import COMES_LAST, JSON_NAME, OMIT_DEFAULT
 
 T = TypeVar("T")
 # The value of its data, for a hint that was looked at once. The flag is from_json's `tolerant`.
@@ -62,7 +62,7 @@ def json_fields(kind: type) -> tuple[Field, ...]:
             _reader(hints[name]),
             bool(found[name].metadata.get(OMIT_DEFAULT)),
         )
-        for name in named
+        for name in sorted(named, key=lambda name: bool(found[name].metadata.get(COMES_LAST)))
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpu_burnin.hardware.skus import RATE_UNITS
-from gpu_burnin.node.report_head import read_parts
+from gpu_burnin.node.report_head import read_members
 from gpu_burnin.report.model import ReportError
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.clock import parse_rfc3339
@@ -76,7 +76,7 @@ class Point:
 
 def read_point(path: Path) -> Point:
     """The point of a report file. Raises ReportError."""
-    found = read_parts(path, _PARTS)
+    found = read_members(path, _PARTS)
     try:
         return Point(
             str(found["run_id"]),

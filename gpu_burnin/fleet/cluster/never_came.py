@@ -17,7 +17,7 @@ def newest_of(folder: Path, node: str) -> tuple[str, str, str] | None:
         found = read_parts(path, ("reasons",)) if path is not None else None
     except (OSError, GpuBurninError):
         return None
-    if found is None or found["verdict"] == Verdict.PASS:
+    if found is None or found.verdict is Verdict.PASS:
         return None
-    first: dict[str, object] = next(iter(found["reasons"]), {})
-    return str(found["verdict"]), str(first.get("code", "")), str(first.get("message", ""))
+    first = next(iter(found.reasons), None)
+    return str(found.verdict), first.code if first else "", first.message if first else ""

@@ -170,7 +170,7 @@ class Repair:
             told: Mapping[str, str] = look["dmi"]
             return told
         report = self._report()
-        return report["host"].get("dmi", {}) if report else {}
+        return report.host.dmi if report else {}
 
     def _report(self) -> model.Report | None:
         return model.parse(reports.read(self.report), str(self.report)) if self.report.is_file() else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_burnin.fleet.repair.ladder import Fault, Rung, Step
@@ -12,7 +12,7 @@ from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
 from gpu_burnin.report.units import gpu_name, without_name
 from gpu_burnin.system.prose import STANDARD_WIDTH, wrap
-from gpu_burnin.types import Action
+from gpu_burnin.types import Action, Gpu
 
 SCHEMA = "muster-technician/v1"
 _UNKNOWN = "not known"
@@ -81,7 +81,7 @@ def make_order(
     path: str,
 ) -> Order:
     """`report` and `look` are None where the node left none, or does not answer."""
-    dmi: Mapping[str, str] = (look["dmi"] if look else None) or (report["host"].get("dmi") if report else None) or {}
+    dmi: Mapping[str, str] = (look["dmi"] if look else None) or (report.host.dmi if report else {})
     slots: Mapping[str, str] = look["slots"] if look else {}
     return Order(
         node=node,
@@ -136,43 +136,43 @@ def render(order: Order, width: int = STANDARD_WIDTH) -> str:
 
 def _to_do(report: Report, tried: Sequence[Step]) -> str:
     """What the report asks for; where that is a power cycle, and there was one, the part is to be replaced."""
-    faults = {Fault(reason["code"], reason["gpu"] or "") for reason in report["reasons"]}
+    faults = {Fault(reason.code, reason.gpu or "") for reason in report.reasons}
     done = any(step.rung is Rung.POWER_CYCLE and {*step.faults} & faults for step in tried)
-    if not done or Action(report["action"]).rank > Action.POWER_CYCLE.rank:
+    if not done or report.action.rank > Action.POWER_CYCLE.rank:
         return order_of(report).sentence
-    reasons = [{**reason, "action": str(Action.REPAIR)} for reason in report["reasons"]]
-    return order_of({**report, "action": str(Action.REPAIR), "reasons": reasons}).sentence
+    reasons = tuple(replace(reason, action=Action.REPAIR) for reason in report.reasons)
+    return order_of(replace(report, action=Action.REPAIR, reasons=reasons)).sentence
 
 
 def _parts(report: Report, slots: Mapping[str, str]) -> tuple[Part, ...]:
     """The node and each GPU with a reason, in the report's order."""
     found: dict[str, list[Seen]] = {}
-    for reason in report["reasons"]:
-        seen = Seen(reason["code"], reason["severity"], without_name(report, reason), reason.get("evidence") or {})
+    for reason in report.reasons:
+        seen = Seen(reason.code, reason.severity, without_name(report, reason), reason.details)
         for unit in units_of(report, reason):
             found.setdefault(unit, []).append(seen)
-    gpus = {gpu_name(report, gpu["uuid"]): gpu for gpu in report["gpus"]}
+    gpus = {gpu_name(report, gpu.uuid): gpu for gpu in report.gpus}
     # A GPU that is lost may be no more than an address or a UUID by now.
     return tuple(_part(unit, gpus.get(unit), seen, slots) for unit, seen in sorted(found.items(), key=_place(gpus)))
 
 
-def _place(gpus: Iterable[str | None]) -> Any:
+def _place(gpus: Iterable[str]) -> Any:
     order = [*gpus]
     return lambda item: order.index(item[0]) if item[0] in order else -1 if item[0] == _NODE else len(order)
 
 
-def _part(unit: str, gpu: Mapping[str, Any] | None, seen: Sequence[Seen], slots: Mapping[str, str]) -> Part:
+def _part(unit: str, gpu: Gpu | None, seen: Sequence[Seen], slots: Mapping[str, str]) -> Part:
     if gpu is None:
         return Part(unit, tuple(seen))
-    address = str(gpu["pci_bus_id"]).lower()
+    address = gpu.pci_bus_id.lower()
     return Part(
         name=unit,
         seen=tuple(seen),
         slot=slots.get(address.rpartition(".")[0], ""),
-        serial=str(gpu["serial"]),
-        pci_bus_id=str(gpu["pci_bus_id"]),
-        uuid=str(gpu["uuid"]),
-        model=str(gpu["name"]),
+        serial=gpu.serial,
+        pci_bus_id=gpu.pci_bus_id,
+        uuid=gpu.uuid,
+        model=gpu.name,
     )
 
 

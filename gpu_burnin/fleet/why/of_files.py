@@ -43,20 +43,18 @@ def of_report(folder: Path, node: str) -> Iterator[Entry]:
         raise
     except GpuBurninError as error:
         raise NotLookedAt(str(error)) from error
-    at, verdict, level = time_of(found["finished_at"]), found["verdict"], found["level"]
+    at, verdict, level = time_of(found.finished_at), found.verdict, found.level
     if at is None:
         raise NotLookedAt(f"{path}: finished_at is no time")
-    if started := time_of(found["started_at"]):
+    if started := time_of(found.started_at):
         yield Entry(started, Source.REPORT, What.TOLD, f"{level} burn-in began", node=node)
-    for reason in found["reasons"]:
-        code, message = str(reason.get("code", "")), str(reason.get("message", ""))
-        kind = kind_of_finding(code, message) if verdict == Verdict.FAIL else What.TOLD
-        yield Entry(at, Source.REPORT, kind, message, code, "", node)
-    for warning in found["warnings"]:
-        code, message = str(warning.get("code", "")), str(warning.get("message", ""))
-        yield Entry(at, Source.REPORT, What.TOLD, f"warning: {message}", code, "", node, quiet=True)
-    words = [level, "burn-in:", verdict, *(["on simulated hardware"] if found["simulated"] else [])]
-    yield Entry(at, Source.REPORT, What.TOLD, " ".join(map(str, words)), "", "", node)
+    for reason in found.reasons:
+        kind = kind_of_finding(reason.code, reason.message) if verdict is Verdict.FAIL else What.TOLD
+        yield Entry(at, Source.REPORT, kind, reason.message, reason.code, "", node)
+    for warning in found.warnings:
+        yield Entry(at, Source.REPORT, What.TOLD, f"warning: {warning.message}", warning.code, "", node, quiet=True)
+    words = [level, "burn-in:", verdict, *(["on simulated hardware"] if found.simulated else [])]
+    yield Entry(at, Source.REPORT, What.TOLD, " ".join(words), "", "", node)
 
 
 def of_history(path: Path, node: str, since: datetime, until: datetime) -> Iterator[Entry]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from gpu_burnin.api import evidence
 from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.store import Store
 from gpu_burnin.node.watch.kept import Memory
-from gpu_burnin.system.files import parse_json, read_bytes
+from gpu_burnin.system.files import read_bytes
 from gpu_burnin.telemetry.kmsg import SAME_LINE_US, XidEvent
 
 _MOST_KEPT = 500
@@ -20,7 +19,7 @@ _MOST_KEPT = 500
 def by_runs(store: Store, boot_id: str) -> Sequence[tuple[str, int]] | None:
     """Text and time of the XIDs in the newest report of this boot; None where no run of this boot has a result."""
     # Here, because it loads the reports' room and is seldom needed.
-    from gpu_burnin.node.report_head import read_report
+    from gpu_burnin.node.report_head import read_parts
     from gpu_burnin.report.file_names import REPORT
 
     for run in reversed(store.runs()):
@@ -28,9 +27,9 @@ def by_runs(store: Store, boot_id: str) -> Sequence[tuple[str, int]] | None:
             statement = evidence.parse_statement(read_bytes(run.path / EVIDENCE, follow=False))
             if statement.boot_id != boot_id:
                 return None
-            telemetry: dict[str, Any] = parse_json(read_report(run.path / REPORT))["telemetry"]
-            return [(str(one["text"]), int(one["monotonic_us"])) for one in telemetry["kernel_log"]["events"]]
-        except (OSError, GpuBurninError, KeyError, TypeError, ValueError):
+            telemetry = read_parts(run.path / REPORT, ("telemetry",)).telemetry
+            return [(event.text, event.monotonic_us) for event in telemetry.kernel_log.events]
+        except (OSError, GpuBurninError):
             continue  # a revocation, or a run that has left nothing
     return None
 

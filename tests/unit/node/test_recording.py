@@ -21,7 +21,7 @@ from gpu_burnin.report import build
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import files
 from gpu_burnin.system.host import Host
-from gpu_burnin.types import Verdict
+from gpu_burnin.types import Action, Verdict
 from tests.support.report_helpers import BOOT, MACHINE, NOW
 from tests.support.run_helpers import GPUS, RUN, healthy
 
@@ -36,8 +36,7 @@ def finished(config: Config, verdict: Verdict = Verdict.PASS, level: str = "quic
         store.begin(run)
     seen = healthy(make_plan(level, backend="cuda", gpus=GPUS, seed=1))
     report = build.build(replace(RUN, run_id=run.run_id, sequence=run.sequence), seen, judge(seen))
-    report["verdict"] = str(verdict)
-    return Finished(run, seen.plan, HOST, report, {}, planted=False, signed=signed)
+    return Finished(run, seen.plan, HOST, replace(report, verdict=verdict), {}, planted=False, signed=signed)
 
 
 def recorded(config: Config, done: Finished) -> Recorded:
@@ -116,7 +115,7 @@ def test_evidence_that_cannot_be_signed_is_said(config: Config, tmp_path: Path) 
     found = recorded(config, done)
     assert found.lost
     assert "cannot sign with the host key" in found.problems[0]
-    assert reports.load(Store(config.state_dir).latest)["verdict"] == "FAIL", "the report is there all the same"
+    assert reports.load(Store(config.state_dir).latest).verdict is Verdict.FAIL, "the report is there all the same"
 
 
 def test_a_broken_journal_is_said_beside_the_verdict(config: Config) -> None:
@@ -136,6 +135,6 @@ def test_planted_faults_leave_metrics_alone(config: Config) -> None:
 @pytest.mark.parametrize(("verdict", "signed"), [(Verdict.FAIL, "power_cycle"), (Verdict.PASS, "")])
 def test_the_evidence_of_a_fail_says_what_its_report_asks_for(config: Config, verdict: Verdict, signed: str) -> None:
     done = finished(config, verdict)
-    done.report["action"] = "power_cycle"
+    done = replace(done, report=replace(done.report, action=Action.POWER_CYCLE))
     recorded(config, done)
     assert evidence.parse_statement((done.run.path / EVIDENCE).read_bytes()).action == signed

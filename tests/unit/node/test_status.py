@@ -20,16 +20,16 @@ from gpu_burnin.node.known_gpus import KNOWN_GPUS, remember
 from gpu_burnin.node.maintenance import reader
 from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import POWER_GRANT_DIR, RunDirectory, Store
+from gpu_burnin.report import model
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.codec import to_json
-from gpu_burnin.types import Gpu, Verdict
+from gpu_burnin.types import Action, Gpu, Notice, Reason, Verdict
+from tests.support.made_reports import make_report
 from tests.support.report_helpers import NOW, leave_run, make_key
 
-REASON = {
-    "code": "XID_FATAL", "message": "XID 79", "check": "kernel_log", "severity": "FAIL", "action": "repair",
-    "gpu": None, "evidence": {},
-}  # fmt: skip
+REASON = Reason("XID_FATAL", "kernel_log", "XID 79", action=Action.REPAIR)
+WARNING = Notice("EXTENDED_WANTED", "plan", "run an extended burn-in")
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +41,11 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def put_run(config: Config, statement: Statement, **report: Any) -> RunDirectory:
     """A finished run with its report, as gpu_burnin leaves it."""
-    told = {"verdict": str(statement.verdict), "level": statement.level, "action": "repair", "reasons": [REASON]}
-    body = json.dumps({**told, "gpus": [], "plan": {}, "coverage": {"injected": []}, **report}).encode()
+    told = {"verdict": statement.verdict, "level": statement.level, "action": Action.REPAIR, "reasons": (REASON,)}
+    document = model.document(make_report(**told, **report))
+    if "warnings" not in report:
+        del document["warnings"]  # as in the first version
+    body = json.dumps(document).encode()
     run = leave_run(config, replace(statement, report_sha256=hashlib.sha256(body).hexdigest()))
     (run.path / REPORT).write_bytes(body)
     return run
@@ -58,7 +61,7 @@ def test_a_node_without_a_run(config: Config, root: Path) -> None:
 
 def test_the_newest_evidence_with_what_its_report_says(config: Config, statement: Statement, root: Path) -> None:
     put_run(config, statement)
-    newest = put_run(config, replace(statement, verdict=Verdict.FAIL), warnings=[{"code": "EXTENDED_WANTED"}])
+    newest = put_run(config, replace(statement, verdict=Verdict.FAIL), warnings=(WARNING,))
     (config.state_dir / "runs" / "notes").mkdir()
     with Store(config.state_dir).locked():
         begun = Store(config.state_dir).new_run(NOW)
@@ -70,7 +73,7 @@ def test_the_newest_evidence_with_what_its_report_says(config: Config, statement
     assert (evidence.path, evidence.sequence, evidence.verdict) == (str(newest.path), 2, "FAIL")
     assert (evidence.this_boot, evidence.problem, evidence.action) == (True, "", "repair")
     assert evidence.reasons == (REASON,)
-    assert evidence.warnings == ({"code": "EXTENDED_WANTED"},)
+    assert evidence.warnings == (WARNING,)
     assert json.loads(evidence.annotation)["statement"] == (newest.path / EVIDENCE).read_text()
     assert (found.gate.open, found.gate.exit_code) == (False, 3), "the run that has begun speaks for the node"
     text = render(found, width=120)
@@ -82,7 +85,7 @@ def test_the_newest_evidence_with_what_its_report_says(config: Config, statement
     assert document["evidence"]["order"] == {
         "action": "repair", "sentence": sentence, "command": "gpu-burnin run", "covered": [],
     }  # fmt: skip
-    assert document["evidence"]["reasons"] == [REASON]
+    assert document["evidence"]["reasons"] == [to_json(REASON)]
     assert document["schema"] == "muster-node-status/v1"
 
 
@@ -154,7 +157,7 @@ def test_a_report_that_was_signed_and_says_nothing_is_a_problem(
     (run.path / REPORT).write_bytes(b"{}")
     found = read_status(config, root)
     assert found.evidence is not None
-    assert "cannot be read (KeyError: 'action')" in found.evidence.problem
+    assert "this is not a burn-in report (no schema muster-report/vN.N in it)" in found.evidence.problem
 
 
 def test_power_waves_and_known_gpus_are_told(config: Config, root: Path) -> None:

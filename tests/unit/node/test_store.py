@@ -16,10 +16,12 @@ from gpu_burnin.api.run_files import EVIDENCE, MAX_SEQUENCE
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.store import NoResult, Store
 from gpu_burnin.report.file_names import REPORT
+from gpu_burnin.report.model import document
 from gpu_burnin.system.files import write_atomic
+from gpu_burnin.types import Notice, Verdict
 from tests.support.clocks import PATIENCE_S
+from tests.support.made_reports import make_report
 from tests.support.report_helpers import NOW
-from tests.support.sample_reports import healthy_8
 
 
 @pytest.fixture
@@ -152,10 +154,9 @@ def test_the_newest_run_that_has_begun_speaks_for_the_node(store: Store) -> None
     with pytest.raises(NoResult, match="run 2 has begun and left no evidence") as caught:
         store.result()
     assert (caught.value.run, caught.value.exit_code) == (2, 3)
-    report, _ = healthy_8()
-    report["verdict"] = "FAIL"
-    report["warnings"] = [{"code": "NO_EVIDENCE", "message": "this run is not signed and opens no gate: no key"}]
-    write_atomic(second.path / REPORT, json.dumps(report, default=str).encode())
+    unsigned = Notice("NO_EVIDENCE", "run", "this run is not signed and opens no gate: no key")
+    report = make_report(verdict=Verdict.FAIL, warnings=(unsigned,))
+    write_atomic(second.path / REPORT, json.dumps(document(report)).encode())
     with pytest.raises(NoResult, match=r"run 2 ended FAIL, but this run is not signed .*: no key") as caught:
         store.result()
     assert caught.value.exit_code == 3

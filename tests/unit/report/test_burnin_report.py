@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from dataclasses import replace
@@ -23,6 +22,7 @@ from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source, TelemetryFindings
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import Gpu, Measurement, Notice, Verdict
+from tests.support.made_reports import without_check
 from tests.support.run_helpers import GPUS, RUN, covered, exchanged, healthy, plan, result, without
 from tests.support.sample_nodes import SAMPLES
 
@@ -66,22 +66,22 @@ def test_healthy_report_is_valid_and_says_so(tmp_path: Path) -> None:
     path.write_bytes(model.to_bytes(report))
     assert reports.load(path) == report
     assert reports.load(tmp_path) == report
-    assert report["verdict"] == "PASS"
-    assert report["software"]["cupy"] == "14.2.0"
-    units = {(unit["check"], unit["gpu"]): unit for unit in report["coverage"]["units"]}
-    assert units["gemm", "GPU-0"]["missed_fault_rate_upper95_per_s"] == pytest.approx(0.25)
-    assert units["state", None]["missed_fault_rate_upper95_per_s"] is None
-    assert {"check": "dcgm", "gpu": None, "why": "optional, and not asked for"} in report["coverage"]["not_run"]
+    assert report.verdict == "PASS"
+    assert report.software["cupy"] == "14.2.0"
+    units = {(unit.check, unit.gpu): unit for unit in report.coverage.units}
+    assert units["gemm", "GPU-0"].missed_fault_rate_upper95_per_s == pytest.approx(0.25)
+    assert units["state", None].missed_fault_rate_upper95_per_s is None
+    assert model.NotRun("dcgm", None, "optional, and not asked for") in report.coverage.not_run
 
 
 def test_faulty_report_is_valid(faulty: model.Report) -> None:
     model.to_bytes(faulty)
-    assert faulty["verdict"] == "FAIL"
+    assert faulty.verdict == "FAIL"
     checks = model.document(faulty)["checks"]
     odd = next(check for check in checks if (check["name"], check["gpu"]) == ("gemm", "GPU-0"))
     assert odd["measurements"][0]["value"] is None
-    assert faulty["telemetry"]["kernel_log"]["events"][0]["gpu"] == "GPU-1"
-    gaps = [(gap["check"], gap["gpu"]) for gap in faulty["coverage"]["not_run"]][:2]
+    assert faulty.telemetry.kernel_log.events[0].gpu == "GPU-1"
+    gaps = [(gap.check, gap.gpu) for gap in faulty.coverage.not_run][:2]
     assert gaps == [("hbm", "GPU-1"), ("hbm", None)]
 
 
@@ -89,7 +89,7 @@ def test_gpu_that_was_not_tested_is_listed_without_a_pass() -> None:
     found = replace(RUN.found, gpus=(*GPUS, Gpu(2, "", "", "0000:1d:00.0", "", "", 0, "")))
     report = report_of(healthy(), replace(RUN, found=found))
     model.to_bytes(report)
-    assert [gpu["verdict"] for gpu in report["gpus"]] == ["PASS", "PASS", "INCONCLUSIVE"]
+    assert [gpu.verdict for gpu in report.gpus] == ["PASS", "PASS", "INCONCLUSIVE"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_gpu_that_was_not_tested_is_listed_without_a_pass() -> None:
     ],
 )
 def test_what_does_not_fit_the_schema_is_not_written(path: tuple[Any, ...], value: object) -> None:
-    report = model.document(copy.deepcopy(report_of(healthy())))
+    report = model.document(report_of(healthy()))
     place: Any = report
     for step in path[:-1]:
         place = place[step]
@@ -130,20 +130,15 @@ def test_warnings_counters_and_sources_are_in_the_report() -> None:
     judged = replace(judge(seen), notices=(Notice("SLOW", "gemm", "a bit slow", "GPU-0", {"x": 1}),))
     report = build.build(RUN, seen, judged)
     model.to_bytes(report)
-    assert report["warnings"] == [
+    told = model.document(report)
+    assert told["warnings"] == [
         {"code": "SLOW", "check": "gemm", "message": "a bit slow", "gpu": "GPU-0", "evidence": {"x": 1}}
     ]
-    assert [counter["delta"] for counter in report["telemetry"]["counters"]] == [7, None]
-    assert report["telemetry"]["counters"][1]["why"] == "late"
-    assert report["telemetry"]["sources"][0] == {
-        "name": "nvml_samples",
-        "gpu": "GPU-0",
-        "alive": False,
-        "detail": "ended",
-    }
-    assert report["telemetry"]["events"] == [
-        {"gpu": "GPU-1", "kind": "xid", "data": 48, "count": 2, "monotonic_us": 7500000}
-    ]
+    telemetry = told["telemetry"]
+    assert [counter["delta"] for counter in telemetry["counters"]] == [7, None]
+    assert telemetry["counters"][1]["why"] == "late"
+    assert telemetry["sources"] == [{"name": "nvml_samples", "gpu": "GPU-0", "alive": False, "detail": "ended"}]
+    assert telemetry["events"] == [{"gpu": "GPU-1", "kind": "xid", "data": 48, "count": 2, "monotonic_us": 7500000}]
     shown = text.render(report, advice)
     assert "SLOW on GPU 0: a bit slow" in shown
     assert "0 of 1 sources answered; silent: nvml_samples on GPU 0" in shown
@@ -152,13 +147,13 @@ def test_warnings_counters_and_sources_are_in_the_report() -> None:
 
 def test_coverage_is_told_in_words_and_for_each_gpu() -> None:
     report = report_of(healthy())
-    covered = {(unit["check"], unit["gpu"]): unit["covered"] for unit in report["coverage"]["units"]}
+    covered = {(unit.check, unit.gpu): unit.covered for unit in report.coverage.units}
     assert covered["hbm", "GPU-0"].startswith("149 GiB of 150 GiB (99.3%)")
-    per_gpu = report["coverage"]["gpus"]
-    assert [gpu["gpu"] for gpu in per_gpu] == ["GPU-0", "GPU-1"]
-    seconds = sum(check.seconds for check in report["checks"] if check.gpu == "GPU-0")
-    assert per_gpu[0]["seconds"] == pytest.approx(seconds)
-    assert per_gpu[0]["missed_fault_rate_upper95_per_s"] == pytest.approx(3 / seconds)
+    per_gpu = report.coverage.gpus
+    assert [gpu.gpu for gpu in per_gpu] == ["GPU-0", "GPU-1"]
+    seconds = sum(check.seconds for check in report.checks if check.gpu == "GPU-0")
+    assert per_gpu[0].seconds == pytest.approx(seconds)
+    assert per_gpu[0].missed_fault_rate_upper95_per_s == pytest.approx(3 / seconds)
 
 
 def test_text_names_a_gpu_once() -> None:
@@ -182,7 +177,7 @@ def test_coverage_that_is_not_of_its_check_is_not_written(change: dict[str, Any]
 
 def as_version_1_0(report: model.Report) -> dict[str, Any]:
     """The report as version 1.0 wrote it."""
-    old = model.document(copy.deepcopy(report))
+    old = model.document(report)
     old["schema"] = "muster-report/v1.0"
     del old["warnings"], old["telemetry"]["sources"], old["telemetry"]["events"], old["coverage"]["gpus"]
     for unit in old["coverage"]["units"]:
@@ -196,7 +191,7 @@ def as_version_1_0(report: model.Report) -> dict[str, Any]:
 def test_report_of_version_1_0_is_still_read_and_shown(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text(json.dumps(as_version_1_0(report_of(healthy()))))
     report = reports.load(tmp_path)
-    assert (report["warnings"], report["telemetry"]["sources"], report["coverage"]["gpus"]) == ([], [], [])
+    assert (report.warnings, report.telemetry.sources, report.coverage.gpus) == ((), (), ())
     assert text.render(report, advice).startswith("VERDICT  PASS")
 
 
@@ -225,7 +220,7 @@ def test_report_of_version_1_1_is_still_read_and_shown(tmp_path: Path) -> None:
 
 
 def test_another_minor_version_is_read_as_far_as_known(tmp_path: Path) -> None:
-    assert load_changed(tmp_path, schema="muster-report/v1.9", novelty={"a": 1})["verdict"] == "PASS"
+    assert load_changed(tmp_path, schema="muster-report/v1.9", novelty={"a": 1}).verdict == "PASS"
     with pytest.raises(model.ReportError, match="verdict"):
         load_changed(tmp_path, schema="muster-report/v1.9", verdict=None)
 
@@ -299,23 +294,26 @@ def test_text_of_a_fail_leads_with_reasons_and_advice(faulty: model.Report) -> N
 
 
 def test_text_shows_what_an_interrupted_run_left_out_and_a_log_that_was_not_read(faulty: model.Report) -> None:
-    cut: Any = copy.deepcopy(faulty)
-    cut["coverage"]["not_run"] = [{"check": "gemm", "gpu": gpu["uuid"], "why": "interrupted"} for gpu in cut["gpus"]]
-    cut["checks"] = [check for check in cut["checks"] if check.name != "gemm"]
-    log = cut["telemetry"]["kernel_log"]
-    event = {"xid": 79, "sxid": False, "pci_bus_id": "0000:43:00.0", "text": "word " * 40}
-    log.update(alive=False, events=[event] * 5)
-    shown = text.render(cut, advice)
+    gaps = tuple(model.NotRun("gemm", gpu.uuid, "interrupted") for gpu in faulty.gpus)
+    interrupted = replace(without_check(faulty, "gemm"), coverage=replace(faulty.coverage, not_run=gaps))
+    event = model.LoggedXid(79, False, "0000:43:00.0", None, None, 5, "word " * 40, own=False)
+
+    def cut(**log: Any) -> model.Report:
+        kernel_log = replace(faulty.telemetry.kernel_log, **log)
+        return replace(interrupted, telemetry=replace(faulty.telemetry, kernel_log=kernel_log))
+
+    shown = text.render(cut(alive=False, events=(event,) * 5), advice)
     assert re.search(r"GPU  verdict .* gemm", shown)
     assert "NOT readable): 5 XIDs seen, more may be missing" in said(shown)
     assert "... and 2 more" in shown
     assert shown.count("word") == 3 * 40, "the kernel's words wrap and are not cut"
-    log.update(events=[], gaps=1)
-    assert "NOT readable): unknown, at least 1 message lost" in said(text.render(cut, advice))
-    log.update(alive=True, gaps=3910)
+    assert "NOT readable): unknown, at least 1 message lost" in said(
+        text.render(cut(alive=False, events=(), gaps=1), advice)
+    )
+    gaping = cut(alive=True, events=(), gaps=3910)
     lost = "no XID seen, at least 3,910 messages lost"
-    assert f"): {lost}" in said(text.render(cut, advice))
-    assert lost in html.render(cut, build_series((), TelemetryFindings(), 0.0))
+    assert f"): {lost}" in said(text.render(gaping, advice))
+    assert lost in html.render(gaping, build_series((), TelemetryFindings(), 0.0))
 
 
 def test_text_fits_one_screen_however_much_is_wrong() -> None:

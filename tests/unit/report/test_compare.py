@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +14,9 @@ from click.testing import CliRunner
 from gpu_burnin.cli.compare import compare as command
 from gpu_burnin.report import compare, model
 from gpu_burnin.system.prose import STANDARD_WIDTH
+from tests.support.made_reports import edited, with_gpu
 from tests.support.sample_nodes import dead_and_wrong_links, nccl_fallback_8, one_slow_link
-from tests.support.sample_reports import Sample, faulty_8, gpus_of, healthy_1, healthy_8, sample
+from tests.support.sample_reports import faulty_8, gpus_of, healthy_1, healthy_8, sample
 
 
 @pytest.fixture
@@ -50,13 +50,6 @@ def test_a_node_that_fell_ill(before: model.Report) -> None:
     assert all(len(line) <= STANDARD_WIDTH for line in text.splitlines())
 
 
-def edit(report: model.Report, change: Callable[[Any], object]) -> model.Report:
-    """A changed copy."""
-    other: Any = copy.deepcopy(dict(report))
-    change(other)
-    return other  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize(
     ("change", "kind", "what", "on", "old", "new"),
     [
@@ -73,25 +66,23 @@ def edit(report: model.Report, change: Callable[[Any], object]) -> model.Report:
             "never",
         ),
         (lambda r: r.update(simulated=True), "verdict", "simulated", "node", False, True),
-        (lambda r: r["telemetry"]["counters"][2].update(delta=7), "counter", "pcie_replays", "GPU 0", 0, 7),
+        (lambda r: r["telemetry"]["counters"][2].update(after=9), "counter", "pcie_replays", "GPU 0", 0, 7),
         (lambda r: r["coverage"]["units"][1].update(seconds=1.0), "coverage", "time of sm", "GPU 0", 11.6, 1.0),
     ],
 )
 def test_one_difference_is_one_change(
     before: model.Report, change: Callable[[Any], object], kind: str, what: str, on: str, old: object, new: object
 ) -> None:
-    (found,) = compare.compare(before, edit(before, change)).changes
+    (found,) = compare.compare(before, edited(before, change)).changes
     assert (found.kind, found.what, found.on, found.before, found.after) == (kind, what, on, old, new)
 
 
 def test_noise_is_counted_and_not_shown(before: model.Report) -> None:
-    def change(report: Any) -> None:
-        report["checks"] = [
-            replace(check, measurements=tuple(replace(item, value=1.004 * item.value) for item in check.measurements))
-            for check in report["checks"]
-        ]
-
-    after = edit(before, change)
+    checks = (
+        replace(check, measurements=tuple(replace(item, value=1.004 * item.value) for item in check.measurements))
+        for check in before.checks
+    )
+    after = replace(before, checks=tuple(checks))
     text = compare.render(compare.compare(before, after))
     assert "throughput" not in text
     assert "176 more within 1%" in text
@@ -134,16 +125,13 @@ def test_collectives_that_fell_back_are_told(before: model.Report) -> None:
 def test_replaced_card_is_compared_with_the_one_in_its_place(before: model.Report) -> None:
     new_uuid = "GPU-ffffffff-0000-0000-0000-000000000000"
 
-    def change(report: Any) -> None:
-        old_uuid = report["gpus"][4]["uuid"]
-        report["gpus"][4] |= {"uuid": new_uuid, "serial": "9"}
-        report["checks"] = [
-            replace(check, gpu=new_uuid) if check.gpu == old_uuid else check for check in report["checks"]
-        ]
-
-    hardware = changes(before, edit(before, change), "hardware")
+    after = with_gpu(before, 4, uuid=new_uuid, serial="9")
+    old_uuid = before.gpus[4].uuid
+    checks = (replace(check, gpu=new_uuid) if check.gpu == old_uuid else check for check in before.checks)
+    after = replace(after, checks=tuple(checks))
+    hardware = changes(before, after, "hardware")
     assert {(item.what, item.on) for item in hardware} == {("uuid", "GPU 4"), ("serial", "GPU 4")}
-    assert changes(before, edit(before, change), "measurement") == []
+    assert changes(before, after, "measurement") == []
 
 
 def test_card_that_kept_its_identity_but_not_its_index_is_the_same_card(before: model.Report) -> None:
@@ -155,31 +143,20 @@ def test_card_that_kept_its_identity_but_not_its_index_is_the_same_card(before: 
             gpu["index"] -= 1
         for place in (report["telemetry"]["counters"], report["coverage"]["units"]):
             place[:] = [item for item in place if item["gpu"] != gone]
-        report["checks"] = [
-            replace(
-                check,
-                measurements=tuple(
-                    replace(item, name=f"gpu{index}_power_draw_w") for index, item in enumerate(check.measurements[1:])
-                ),
-            )
-            if check.gpu is None
-            else check
-            for check in report["checks"]
-            if check.gpu != gone
-        ]
+        report["checks"] = [check for check in report["checks"] if check["gpu"] != gone]
+        for check in report["checks"]:
+            if check["gpu"] is None:
+                del check["measurements"][0]
+                for index, item in enumerate(check["measurements"]):
+                    item["name"] = f"gpu{index}_power_draw_w"
 
-    found = compare.compare(before, edit(before, change))
+    found = compare.compare(before, edited(before, change))
     assert [(item.what, item.on, item.after) for item in found.changes] == [("card", "GPU 0", None)]
 
 
 def test_two_lost_cards_are_two() -> None:
-    def lose(made: Sample) -> model.Report:
-        report = made[0]
-        for gpu in report["gpus"][:2]:
-            gpu["uuid"] = ""
-        return report
-
-    found = changes(healthy_8()[0], lose(healthy_8()), "hardware")
+    before = healthy_8()[0]
+    found = changes(before, with_gpu(with_gpu(before, 0, uuid=""), 1, uuid=""), "hardware")
     assert {item.on for item in found if item.what == "uuid"} == {"GPU 0", "GPU 1"}
 
 

@@ -11,6 +11,7 @@ from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.report import model
 from gpu_burnin.report.junit import to_junit
+from gpu_burnin.types import Reason
 from tests.support.sample_nodes import SAMPLES, one_slow_link
 from tests.support.sample_reports import faulty_8, healthy_8, sample
 
@@ -102,13 +103,8 @@ def test_check_that_was_left_out_is_an_error() -> None:
 
 
 def test_any_text_is_valid_xml() -> None:
-    report, _ = healthy_8()
     bad = "a\x00b\x1b[31m<&>\"'\ufffe"
-    report["reasons"] = [
-        {"code": "X", "check": bad, "severity": "FAIL", "action": "hold", "gpu": None, "message": bad, "evidence": {}}
-    ]
-    report["node"] = bad
-    root = ET.fromstring(to_junit(report))
+    root = ET.fromstring(to_junit(replace(healthy_8()[0], node=bad, reasons=(Reason("X", bad, bad),))))
     message = next(root.iter("failure")).get("message")
     assert message == "a\ufffdb\ufffd[31m<&>\"'\ufffd"
 
@@ -127,9 +123,9 @@ def test_failed_link_is_a_case_of_its_own() -> None:
 
 def test_a_real_fault_in_the_selftest_is_a_failure_and_no_blind_detector() -> None:
     report = healthy_8()[0]
-    first, *rest = report["selftest"]
-    hindered = {**first, "injected": False, "detected": False, "real": "GEMM_MISMATCH"}
-    suite = suites_of({**report, "selftest": [hindered, *rest]})["selftest"]
+    first, *rest = report.selftest
+    hindered = replace(first, injected=False, detected=False, real="GEMM_MISMATCH")
+    suite = suites_of(replace(report, selftest=(hindered, *rest)))["selftest"]
     failed = [case for case in suite.iter("testcase") if len(case)]
     assert [(case[0].tag, case[0].get("type")) for case in failed] == [("failure", "GEMM_MISMATCH")]
     assert "before" in str(failed[0][0].get("message"))

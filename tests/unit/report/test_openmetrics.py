@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpu_burnin.report import model
 from gpu_burnin.report.openmetrics import to_openmetrics
-from gpu_burnin.types import Measurement
+from gpu_burnin.types import Measurement, Verdict
+from tests.support.made_reports import with_gpu
 from tests.support.sample_nodes import SAMPLES, dead_and_wrong_links, healthy_16, one_slow_link, power_brake_8
 from tests.support.sample_reports import faulty_8, healthy_8
 
@@ -95,11 +95,10 @@ def test_parser_refuses_what_the_collector_refuses(broken: bytes) -> None:
 def test_what_the_node_measured_of_one_gpu_has_the_labels_of_that_gpu() -> None:
     report, _ = healthy_8()
     measured = (Measurement("gpu3_temperature_c", 31.0, "degC"), Measurement("links", 5.0, "1"))
-    report["checks"] = [
-        replace(check, measurements=measured) if check.name == "state" else check for check in report["checks"]
-    ]
+    checks = (replace(check, measurements=measured) if check.name == "state" else check for check in report.checks)
+    report = replace(report, checks=tuple(checks))
     found = parse(to_openmetrics(report))["gpu_burnin_measurement"]
-    assert value(found, name="temperature_c", index="3", gpu=report["gpus"][3]["uuid"]) == 31
+    assert value(found, name="temperature_c", index="3", gpu=report.gpus[3].uuid) == 31
     assert value(found, name="links", index="", gpu="") == 5
 
 
@@ -140,19 +139,16 @@ def test_metrics_of_a_sick_node() -> None:
 
 
 def test_any_text_is_escaped() -> None:
-    report: model.Report = healthy_8()[0]
     evil = 'a"b\\c\nd}\n# EOF\ngpu_burnin_verdict{verdict="PASS"} 1'
-    report["node"] = evil
-    report["gpus"][0]["name"] = evil
-    found = parse(to_openmetrics(report))
+    found = parse(to_openmetrics(with_gpu(replace(healthy_8()[0], node=evil), 0, name=evil)))
     assert value(found["gpu_burnin_info"], node=evil) == 1
     assert value(found["gpu_burnin_gpu_info"], name=evil) == 1
 
 
 def test_two_lost_gpus_do_not_become_one_sample_or_a_duplicate() -> None:
     report, _ = healthy_8()
-    for gpu in report["gpus"][:2]:
-        gpu["uuid"], gpu["verdict"] = "", "FAIL"
+    for index in (0, 1):
+        report = with_gpu(report, index, uuid="", verdict=Verdict.FAIL)
     found = parse(to_openmetrics(report))
     lost = [
         labels for labels in found["gpu_burnin_gpu_verdict"] if ("gpu", "") in labels and ("verdict", "FAIL") in labels
@@ -165,7 +161,7 @@ def test_pairs_of_gpus_have_a_sample_for_each_direction() -> None:
     found = parse(to_openmetrics(report))
     rates = found["gpu_burnin_p2p_bytes_per_second"]
     assert len(rates) == 8 * 7 * 2
-    one, other = (report["gpus"][index]["uuid"] for index in (2, 5))
+    one, other = (report.gpus[index].uuid for index in (2, 5))
     slow = value(rates, gpu=one, peer=other, index="2", peer_index="5", direction="write", path="nvswitch")
     assert slow == pytest.approx(40.7e9, rel=0.01)
     assert value(rates, index="2", peer_index="4", direction="write") > 380e9
@@ -185,8 +181,8 @@ def test_pairs_of_gpus_have_a_sample_for_each_direction() -> None:
 def test_many_gpus_make_no_flood_of_samples() -> None:
     report, _ = healthy_16()
     assert len(parse(to_openmetrics(report))["gpu_burnin_p2p_bytes_per_second"]) == 480
-    report["gpus"].append({**report["gpus"][0], "index": 16, "uuid": "GPU-x"})
-    assert "gpu_burnin_p2p_bytes_per_second" not in parse(to_openmetrics(report))
+    many = (*report.gpus, replace(report.gpus[0], index=16, uuid="GPU-x"))
+    assert "gpu_burnin_p2p_bytes_per_second" not in parse(to_openmetrics(replace(report, gpus=many)))
 
 
 def test_metrics_of_single_checks() -> None:

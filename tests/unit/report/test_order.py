@@ -8,10 +8,11 @@ import pytest
 
 from gpu_burnin.hardware import make_reason, what_to_do
 from gpu_burnin.judge.observations import Observations
-from gpu_burnin.report import html, text
+from gpu_burnin.report import html, model, text
 from gpu_burnin.report.junit import to_junit
 from gpu_burnin.report.order import order_for, order_of
-from gpu_burnin.types import Action, Reason
+from gpu_burnin.types import Action, Notice, Reason
+from tests.support.made_reports import make_report
 from tests.support.page_reader import Parsed
 from tests.support.sample_reports import Sample, gpus_of, healthy_8, sample
 
@@ -56,29 +57,24 @@ def test_a_pass_has_nothing_to_do_and_every_action_has_an_order() -> None:
 
 
 def test_a_pass_with_warnings_asks_to_read_them() -> None:
-    report = healthy_8()[0]
-    slow = {"code": "SLOW", "check": "gemm", "gpu": None, "message": "it is slow", "evidence": {}}
-    report["warnings"] = [slow, dict(slow)]
-    assert order_of(report).text == "Read the warning; nothing else to do"
-    report["warnings"].append({**slow, "code": "POWER_LOW"})
-    assert order_of(report).text == "Read the 2 warnings; nothing else to do"
+    slow, low = Notice("SLOW", "gemm", "it is slow"), Notice("POWER_LOW", "gemm", "it is low")
+    assert order_of(make_report(warnings=(slow, slow))).text == "Read the warning; nothing else to do"
+    assert order_of(make_report(warnings=(slow, slow, low))).text == "Read the 2 warnings; nothing else to do"
 
 
 def test_a_pass_with_notes_alone_has_nothing_to_do() -> None:
     """What a first run of one GPU by hand tells: no trouble, and it must not read like it."""
-    report = healthy_8()[0]
-    note = {"check": "state", "gpu": None, "message": "m", "evidence": {}}
-    report["warnings"] = [{**note, "code": code} for code in ("NVLINK_ABSENT", "EXTENDED_WANTED", "NO_EVIDENCE")]
+    codes = ("NVLINK_ABSENT", "EXTENDED_WANTED", "NO_EVIDENCE")
+    report = replace(healthy_8()[0], warnings=tuple(Notice(code, "state", "m") for code in codes))
     assert order_of(report).text == "Nothing to do"
     shown = text.render(report, what_to_do)
     assert "Warnings" not in shown
     notes = shown.split("Notes (nothing is wrong):")[1]
-    assert all(code in notes for code in ("NVLINK_ABSENT", "EXTENDED_WANTED", "NO_EVIDENCE"))
+    assert all(code in notes for code in codes)
 
 
 def test_what_an_extended_run_found_is_tested_by_another() -> None:
-    report, _ = asking((Action.POWER_CYCLE, 1))
-    report["level"] = "extended"
+    report = replace(asking((Action.POWER_CYCLE, 1))[0], level="extended")
     assert order_of(report).command == "gpu-burnin run --level extended"
 
 
@@ -102,21 +98,24 @@ def test_smaller_orders_are_covered_and_marked_and_those_of_a_person_are_not() -
 
 def test_what_may_be_injected_covers_nothing_of_other_gpus() -> None:
     report, series = asking((Action.REPAIR, 3), (Action.RESET_GPU, 1), (Action.RETEST, 1))
-    for reason in report["reasons"]:
-        reason["check"] = "gemm" if reason["action"] == Action.REPAIR else "telemetry"
-    report["coverage"]["injected"] = ["gemm:bitflip:gpu=3"]
-    order = order_of(report)
+    reasons = (replace(one, check="gemm" if one.action is Action.REPAIR else "telemetry") for one in report.reasons)
+    report = replace(report, reasons=tuple(reasons))
+
+    def injected(spec: str) -> model.Report:
+        return replace(report, coverage=replace(report.coverage, injected=(spec,)))
+
+    order = order_of(injected("gemm:bitflip:gpu=3"))
     assert order.text == (
         "Reset GPU 1. Then run again without --inject. Only if the fault of GPU 3 was not injected: "
         "power the machine off and have GPU 3 checked or replaced, then `gpu-burnin run`"
     )
     assert order.included(["reset_gpu"]) == ""
     assert order.included(["retest"]) == "the new test"
-    assert "The order above includes the reset" not in Parsed(html.render(report, series)).text
+    assert "The order above includes the reset" not in Parsed(html.render(injected("gemm:bitflip:gpu=3"), series)).text
     # Without a GPU it was injected everywhere; the check alone may make its GPUs' peers fail.
-    for injected in ("gemm:bitflip", "telemetry:bitflip:gpu=3"):
-        report["coverage"]["injected"] = [injected]
-        assert order_of(report).text.startswith("Run again without --inject. Only if the fault was not injected: power")
+    for spec in ("gemm:bitflip", "telemetry:bitflip:gpu=3"):
+        words = "Run again without --inject. Only if the fault was not injected: power"
+        assert order_of(injected(spec)).text.startswith(words)
 
 
 def test_page_text_and_junit_tell_the_same_order() -> None:
@@ -126,4 +125,4 @@ def test_page_text_and_junit_tell_the_same_order() -> None:
     assert f'<b>Next:</b> {words} <code class="command"><span>gpu-burnin run</span></code>.' in page
     assert f"ACTION   {words} `gpu-burnin run`\n" in text.render(report, lambda code: None)
     assert f'name="order" value="{words} `gpu-burnin run`"' in to_junit(report).decode()
-    assert [reason["action"] for reason in report["reasons"]] == ["power_cycle", "reset_gpu"]
+    assert [reason.action for reason in report.reasons] == ["power_cycle", "reset_gpu"]

@@ -11,9 +11,12 @@ import pytest
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import Observations
 from gpu_burnin.report import charts, html, text
+from gpu_burnin.report.model import NotRun
 from gpu_burnin.report.order import order_of
 from gpu_burnin.report.page import Page
 from gpu_burnin.report.verdicts import columns, verdict_on
+from gpu_burnin.types import Verdict
+from tests.support.made_reports import with_gpu, without_check
 from tests.support.page_reader import Parsed
 from tests.support.sample_nodes import SAMPLES
 from tests.support.sample_reports import Sample, faulty_8, gpus_of, healthy_1, healthy_8, sample
@@ -23,30 +26,30 @@ def test_everything_of_the_report_is_on_the_page() -> None:
     report, series = faulty_8()
     parsed = Parsed(html.render(report, series))
     shown = parsed.text
-    wanted = [report["verdict"], report["node"], report["run_id"], report["software"]["driver"], report["plan_sha256"]]
-    for reason in report["reasons"]:
-        wanted += [reason["message"].split("): ")[-1], reason["code"].split("_")[0]]
-    wanted += [warning["message"].split("): ")[-1] for warning in report["warnings"]]
-    for gpu in report["gpus"]:
-        wanted += [gpu["uuid"], gpu["serial"], gpu["pci_bus_id"], f"GPU {gpu['index']}"]
-    wanted += [source["name"] for source in report["telemetry"]["sources"]]
-    wanted += [counter["name"] for counter in report["telemetry"]["counters"] if counter["delta"] != 0]
-    wanted += [event["text"] for event in report["telemetry"]["kernel_log"]["events"]]
-    wanted += [test["fault"] for test in report["selftest"]]
-    wanted += [unit["check"] for unit in report["coverage"]["units"]]
+    wanted = [report.verdict, report.node, report.run_id, report.software["driver"], report.plan_sha256]
+    for reason in report.reasons:
+        wanted += [reason.message.split("): ")[-1], reason.code.split("_")[0]]
+    wanted += [warning.message.split("): ")[-1] for warning in report.warnings]
+    for gpu in report.gpus:
+        wanted += [gpu.uuid, gpu.serial, gpu.pci_bus_id, f"GPU {gpu.index}"]
+    wanted += [source.name for source in report.telemetry.sources]
+    wanted += [counter.name for counter in report.telemetry.counters if counter.delta != 0]
+    wanted += [event.text for event in report.telemetry.kernel_log.events]
+    wanted += [test.fault for test in report.selftest]
+    wanted += [unit.check for unit in report.coverage.units]
     wanted += ["wrong in the same way", "81204281344", "982.1", "7 of 8", "not asked for"]
     assert [text for text in wanted if str(text) not in shown] == []
     plots = [attributes["aria-label"] for tag, attributes in parsed.elements if "aria-label" in attributes]
-    for gpu in report["gpus"]:
+    for gpu in report.gpus:
         for title in ("Temperature in °C", "Power in W", "SM clock in MHz", "Throughput in %"):
-            assert any(plot.startswith(f"GPU {gpu['index']}: {title}") for plot in plots)
+            assert any(plot.startswith(f"GPU {gpu.index}: {title}") for plot in plots)
 
 
 def test_plots_mark_checks_xids_and_slowdowns() -> None:
     report, series = faulty_8()
     timeline = charts.timeline(report, series)
     assert [name for _, name in timeline.windows] == ["state", "sm", "gemm", "hbm", "pcie", "nvlink", "nccl", "power"]
-    by_index = {gpu["index"]: gpu["uuid"] for gpu in report["gpus"]}
+    by_index = {gpu.index: gpu.uuid for gpu in report.gpus}
     rows = (*timeline.gpus.shown, *timeline.gpus.folded)
     plots = {figures.uuid: "".join(figure.svg for figure in figures.figures) for figures in rows}
     assert plots[by_index[0]].count("<title>gemm</title>") == 4
@@ -75,14 +78,14 @@ def test_axes_are_common_and_have_units() -> None:
 
 def test_a_lost_gpu_and_no_samples_at_all_make_a_page() -> None:
     report, _ = sample(count=2)
-    report["gpus"][1] |= {"uuid": "", "serial": "", "vbios": "", "name": "", "sku": "", "memory_bytes": 0}
-    report["gpus"][1]["verdict"] = "FAIL"
+    lost: dict[str, Any] = {"uuid": "", "serial": "", "vbios": "", "name": "", "sku": "", "memory_bytes": 0}
+    report = with_gpu(report, 1, verdict=Verdict.FAIL, **lost)
     empty: dict[str, Any] = {"started_monotonic_s": 0.0, "gpus": {}, "windows": [], "rates": []}
     shown = Parsed(html.render(report, empty)).text
     assert "lost: does not tell" in shown
     assert "Over time" not in shown
-    report["gpus"], report["checks"], report["selftest"] = [], [], []
-    assert "None was found." in Parsed(html.render(report, empty)).text
+    bare = replace(report, gpus=(), checks=(), selftest=())
+    assert "None was found." in Parsed(html.render(bare, empty)).text
 
 
 @pytest.mark.parametrize(
@@ -102,12 +105,11 @@ def test_sentence_says_what_came_out(name: str, sentence: str) -> None:
 
 def test_sentence_of_a_doubtful_run_names_what_it_cannot_vouch_for() -> None:
     report, _ = SAMPLES["doubtful-8"]()
-    for gpu in report["gpus"]:
-        gpu["verdict"] = "PASS"
+    report = replace(report, gpus=tuple(replace(gpu, verdict=Verdict.PASS) for gpu in report.gpus))
     assert "cannot vouch for the node, although its 8 GPUs passed." in Page(report).sentence
-    report["gpus"][5]["verdict"] = "INCONCLUSIVE"
+    report = with_gpu(report, 5, verdict=Verdict.INCONCLUSIVE)
     assert "cannot vouch for GPU 5, out of 8 GPUs." in Page(report).sentence
-    report["reasons"] = [{**report["reasons"][0], "code": "INJECTED"}]
+    report = replace(report, reasons=(replace(report.reasons[0], code="INJECTED"),))
     assert Page(report).sentence == "Faults were injected on purpose, so this run says nothing about the 8 GPUs."
 
 
@@ -122,9 +124,11 @@ def test_failed_link_shows_on_the_tiles_and_in_the_tables_of_both_gpus() -> None
 
 def test_check_that_passed_with_nothing_to_test_has_no_bound_and_no_fault() -> None:
     report, _ = healthy_1()
-    for unit in report["coverage"]["units"]:
-        if unit["check"] == "nvlink":
-            unit["missed_fault_rate_upper95_per_s"] = None
+    units = (
+        replace(unit, missed_fault_rate_upper95_per_s=None) if unit.check == "nvlink" else unit
+        for unit in report.coverage.units
+    )
+    report = replace(report, coverage=replace(report.coverage, units=tuple(units)))
     assert "one GPU: there is no pair to test" in text.render(report, lambda code: None)
     (row,) = [row for row in Page(report).coverage if row.check == "nvlink"]
     assert row.bound == "nothing to test here: no bound"
@@ -139,9 +143,9 @@ def test_gpu_that_failed_shows_in_which_column(check: str) -> None:
         return replace(seen, extra=(make_reason("THROTTLED", check, "too hot", gpu=seen.gpus[3].uuid),))
 
     report, _ = sample(change=change)
-    for gpu in report["gpus"]:
-        failed = [name for name in columns(report) if verdict_on(report, name, gpu["uuid"]) == "FAIL"]
-        assert failed == ([column] if gpu["index"] == 3 else [])
+    for gpu in report.gpus:
+        failed = [name for name in columns(report) if verdict_on(report, name, gpu.uuid) == "FAIL"]
+        assert failed == ([column] if gpu.index == 3 else [])
     lines = [line.split() for line in text.render(report, lambda code: None).splitlines()]
     rows = [line for line in lines if line and line[0].isdigit() and line[-1] in ("PASS", "FAIL")]
     assert len(rows) == 8
@@ -154,11 +158,11 @@ def test_unwatched_gpu_and_a_node_that_state_could_not_read_do_not_show_pass() -
         return replace(seen, extra=(make_reason("NVML_UNAVAILABLE", "state", "no NVML"),))
 
     report, _ = sample(change=change)
-    first = report["gpus"][0]["uuid"]
+    first = report.gpus[0].uuid
     assert verdict_on(report, "state", first) == "INCONCLUSIVE"
     assert verdict_on(report, "telemetry", first) == "PASS"
-    report["telemetry"]["sources"] = []
-    assert verdict_on(report, "telemetry", first) is None
+    unwatched = replace(report, telemetry=replace(report.telemetry, sources=()))
+    assert verdict_on(unwatched, "telemetry", first) is None
 
 
 def test_reason_that_weighs_most_stands_at_the_top() -> None:
@@ -170,8 +174,8 @@ def test_reason_that_weighs_most_stands_at_the_top() -> None:
     assert "the floor of this model is 1136" in hero
     assert "and 7 more reasons" in hero
     assert Page(healthy_1()[0]).reason is None
-    report["reasons"][0]["message"] = "word " * 100
-    reason = Page(report).reason
+    long = replace(report.reasons[0], message="word " * 100)
+    reason = Page(replace(report, reasons=(long, *report.reasons[1:]))).reason
     assert reason
     assert len(reason.message) <= 244
     assert reason.message.endswith("word ...")
@@ -189,7 +193,7 @@ def test_same_fault_on_every_gpu_asks_for_a_common_cause_first() -> None:
     assert order_of(report).sentence.startswith("All 8 GPUs failed alike, so look first at what they share: driver")
     assert "All 8 GPUs failed under this code" in html.render(report, series)
     assert "look first at what they share" in " ".join(text.render(report, lambda code: None).split())
-    report["plan"]["options"] = {"expect": {"nvlink_links": 99}}
+    report = replace(report, plan={**report.plan, "options": {"expect": {"nvlink_links": 99}}})
     assert "at what they share: what was expected of them, driver" in order_of(report).sentence
     report, series = broken(range(7))
     assert "alike" not in order_of(report).sentence
@@ -208,25 +212,24 @@ def test_codes_break_at_underscores_alone() -> None:
 def test_page_of_an_injected_run_asks_for_a_run_without() -> None:
     report, _ = faulty_8()
     assert "inject" not in order_of(report).sentence
-    report["coverage"]["injected"] = ["gemm:bitflip"]
-    assert order_of(report).sentence.startswith("Run again without --inject.")
-    report["coverage"]["injected"] = ["gemm:bitflip:gpu=1"]
-    assert "the machine off and on. Then run again without --inject. Only if" in order_of(report).sentence
+
+    def sentence(spec: str) -> str:
+        return order_of(replace(report, coverage=replace(report.coverage, injected=(spec,)))).sentence
+
+    assert sentence("gemm:bitflip").startswith("Run again without --inject.")
+    assert "the machine off and on. Then run again without --inject. Only if" in sentence("gemm:bitflip:gpu=1")
 
 
 def test_page_without_gpus_says_so() -> None:
-    report, _ = SAMPLES["doubtful-8"]()
-    report["gpus"] = []
+    report = replace(SAMPLES["doubtful-8"]()[0], gpus=())
     assert Page(report).sentence == "No GPU was tested, so this run says nothing about the node."
 
 
 def test_check_that_is_missing_on_every_gpu_has_its_column() -> None:
     report, _ = healthy_8()
-    uuids = [gpu["uuid"] for gpu in report["gpus"]]
-    report["checks"] = [check for check in report["checks"] if check.name != "gemm"]
-    gaps = [{"check": "gemm", "gpu": uuid, "why": "interrupted"} for uuid in uuids]
-    report["coverage"]["not_run"] = [*gaps, {"check": "dcgm", "gpu": None, "why": "not asked for"}]
-    page = Page(report)
+    gaps = (NotRun("gemm", gpu.uuid, "interrupted") for gpu in report.gpus)
+    coverage = replace(report.coverage, not_run=(*gaps, NotRun("dcgm", None, "not asked for")))
+    page = Page(replace(without_check(report, "gemm"), coverage=coverage))
     assert "gemm" in page.columns
     assert "dcgm" not in page.columns
     assert page.not_run == [("interrupted", "gemm on all 8 GPUs"), ("not asked for", "dcgm")]

@@ -23,7 +23,7 @@ from gpu_burnin.judge.observations import Observations
 from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.telemetry.findings import Counter, GpuEvent, Source
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.types import Coverage, Gpu, Measurement, Notice
+from gpu_burnin.types import JSON, Coverage, Gpu, Measurement, Notice
 from tests.support import coverages
 from tests.support.clocks import PATIENCE_S
 from tests.support.page_reader import Parsed, page_of, problems
@@ -120,19 +120,21 @@ def hostile() -> Sample:
         return replace(gpu, name=EVIL, serial=EVIL, vbios=EVIL, sku=EVIL, pci_bus_id=gpu.pci_bus_id)
 
     report, series = sample(count=2, change=change, rename=rename, notices=(Notice("X", EVIL, EVIL),))
-    report["checks"] = [replace(check, coverage=_spoiled(check.name, check.coverage)) for check in report["checks"]]
-    ends = [gpu["uuid"] for gpu in report["gpus"]]
-    blame = {"kind": "link", "gpus": ends, "problem": EVIL, "transfers": [[*ends, "write"]]}
-    report["warnings"].append(
-        {"code": "X", "check": "nvlink", "gpu": None, "message": EVIL, "evidence": {"attributed": blame}}
-    )
+    checks = [replace(check, coverage=_spoiled(check.name, check.coverage)) for check in report.checks]
+    ends = [gpu.uuid for gpu in report.gpus]
+    blame: dict[str, JSON] = {"kind": "link", "gpus": ends, "problem": EVIL, "transfers": [[*ends, "write"]]}
     tests = [{"name": EVIL, "result": EVIL, "gpus": [EVIL], "message": EVIL}]
     opinion = coverages.coverage("dcgm", release=EVIL, tests=tests)
-    report["checks"].append(replace(report["checks"][0], name="dcgm", coverage=opinion))
-    report["node"] = report["run_id"] = report["host"]["hostname"] = report["host"]["kernel"] = EVIL
-    report["software"][EVIL] = EVIL
-    report["host"]["dmi"] = {EVIL: EVIL}
-    return report, series
+    spoiled_report = replace(
+        report,
+        node=EVIL,
+        run_id=EVIL,
+        host=replace(report.host, hostname=EVIL, kernel=EVIL, dmi={EVIL: EVIL}),
+        software={**report.software, EVIL: EVIL},
+        warnings=(*report.warnings, Notice("X", "nvlink", EVIL, None, {"attributed": blame})),
+        checks=(*checks, replace(checks[0], name="dcgm", coverage=opinion)),
+    )
+    return spoiled_report, series
 
 
 def test_hostile_texts_are_shown_and_do_nothing() -> None:

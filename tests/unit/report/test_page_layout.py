@@ -14,6 +14,8 @@ from gpu_burnin.report import charts, html, outputs
 from gpu_burnin.report.page import Page
 from gpu_burnin.report.standing import state_cell, telemetry_cell
 from gpu_burnin.report.units import gpu_name
+from gpu_burnin.types import Notice
+from tests.support.made_reports import without_check
 from tests.support.page_reader import Parsed
 from tests.support.sample_nodes import SAMPLES
 from tests.support.sample_reports import faulty_8, healthy_1, healthy_8, sample
@@ -64,21 +66,20 @@ def test_cells_of_the_table_of_gpus_say_how_a_gpu_stands() -> None:
         return replace(seen, extra=tuple(found))
 
     report, series = sample(hot={1: 22.0}, change=change)
-    cells = [state_cell(report, gpu["uuid"]) for gpu in report["gpus"]]
+    cells = [state_cell(report, gpu.uuid) for gpu in report.gpus]
     assert (cells[2].outcome, cells[2].stands_out) == ("FAIL", ("ECC uncorrected", "remap pending"))
     assert {(cell.outcome, cell.figures) for cell in (*cells[:2], *cells[3:])} == {("PASS", "ok")}
-    watched = [telemetry_cell(report, series, gpu["uuid"]) for gpu in report["gpus"]]
+    watched = [telemetry_cell(report, series, gpu.uuid) for gpu in report.gpus]
     assert (watched[0].figures, watched[0].stands_out) == ("69 °C, 697 W", ())
     assert watched[1].figures == "92 °C, 697 W"
     assert watched[1].stands_out[-1].startswith("slowed for ")
     shown = Parsed(html.render(report, series)).text
     assert "ECC uncorrected, remap pending" in shown
-    report["reasons"] = []
-    report["warnings"] = [{"code": "PCIE_NARROW", "check": "state", "gpu": report["gpus"][2]["uuid"]}]
-    assert state_cell(report, report["gpus"][2]["uuid"]).outcome == "WARNING"
+    report = replace(report, reasons=(), warnings=(Notice("PCIE_NARROW", "state", "x", report.gpus[2].uuid),))
+    assert state_cell(report, report.gpus[2].uuid).outcome == "WARNING"
     assert state_cell(report, "").stands_out == ("lost",)
-    report["checks"] = [check for check in report["checks"] if check.name != "state"]
-    assert state_cell(report, report["gpus"][1]["uuid"]).outcome is None, "what was not looked at is not ok"
+    unseen = without_check(report, "state")
+    assert state_cell(unseen, report.gpus[1].uuid).outcome is None, "what was not looked at is not ok"
 
 
 def test_tile_says_how_many_codes_it_does_not_show() -> None:
@@ -88,11 +89,10 @@ def test_tile_says_how_many_codes_it_does_not_show() -> None:
 
 def test_bus_bandwidth_is_one_figure_on_the_page() -> None:
     report, series = healthy_8()
-    uuid = report["gpus"][5]["uuid"]
-    at = next(at for at, one in enumerate(report["checks"]) if (one.name, one.gpu) == ("nccl", uuid))
-    first, *others = report["checks"][at].measurements
-    slow = (replace(first, value=401.5e9), *others)
-    report["checks"][at] = replace(report["checks"][at], measurements=slow)
+    (of_gpu,) = (one for one in report.checks if (one.name, one.gpu) == ("nccl", report.gpus[5].uuid))
+    first, *others = of_gpu.measurements
+    slow = replace(of_gpu, measurements=(replace(first, value=401.5e9), *others))
+    report = replace(report, checks=tuple(slow if one is of_gpu else one for one in report.checks))
     shown = Parsed(html.render(report, series)).text
     assert "all_reduce, bus bandwidth, GB/s best size 401.5 GB/s" in shown
     row = next(row for row in Page(report).measurements if row.name == "all reduce bus bandwidth, best size")
@@ -101,16 +101,8 @@ def test_bus_bandwidth_is_one_figure_on_the_page() -> None:
 
 def test_command_is_code_that_wraps_between_its_words_alone() -> None:
     report, series = healthy_8()
-    report["warnings"] = [
-        {
-            "code": "NO_EVIDENCE",
-            "check": "state",
-            "gpu": None,
-            "message": "make it with `ssh-keygen -A </b>`, or `gpu-burnin run --level extended --for 2h`",
-            "evidence": {},
-        }
-    ]
-    page = html.render(report, series)
+    message = "make it with `ssh-keygen -A </b>`, or `gpu-burnin run --level extended --for 2h`"
+    page = html.render(replace(report, warnings=(Notice("NO_EVIDENCE", "state", message),)), series)
     assert '<code class="command"><span>ssh-keygen -A &lt;/b&gt;</span></code>, or ' in page
     words = " ".join(f"<span>{word}</span>" for word in ["gpu-burnin", "run", "--level", "extended", "--for", "2h"])
     assert f'<code class="command">{words}</code>' in page

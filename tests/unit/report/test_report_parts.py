@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import re
 from dataclasses import replace
@@ -25,16 +24,14 @@ from tests.support.sample_nodes import SAMPLES, bit_lane_2, healthy_16, nccl_fal
 from tests.support.sample_reports import faulty_8, healthy_1, healthy_8
 
 
-def change(report: Report, name: str, gpu: int, *, measurements: tuple[Measurement, ...] = (), **coverage: Any) -> None:
-    """Change what a check says of a GPU (index), and its first measurements."""
-    place = next(
-        place
-        for place, check in enumerate(report["checks"])
-        if (check.name, check.gpu) == (name, report["gpus"][gpu]["uuid"])
-    )
-    old = report["checks"][place]
+def changed(
+    report: Report, name: str, gpu: int, *, measurements: tuple[Measurement, ...] = (), **coverage: Any
+) -> Report:
+    """Another word of a check on a GPU (index), and other first measurements."""
+    (old,) = (check for check in report.checks if (check.name, check.gpu) == (name, report.gpus[gpu].uuid))
     measured = (*measurements, *old.measurements[len(measurements) :])
-    report["checks"][place] = replace(old, measurements=measured, coverage=replace(old.coverage, **coverage))
+    new = replace(old, measurements=measured, coverage=replace(old.coverage, **coverage))
+    return replace(report, checks=tuple(new if check is old else check for check in report.checks))
 
 
 # --- memory ---
@@ -86,7 +83,7 @@ def test_memory_that_is_covered_is_told_and_drawn() -> None:
 
 def test_memory_of_the_host_gets_no_bar() -> None:
     report, _ = healthy_1()
-    change(report, "hbm", 0, simulated=True, covered_bytes=1 << 24, unreachable_bytes=None)
+    report = changed(report, "hbm", 0, simulated=True, covered_bytes=1 << 24, unreachable_bytes=None)
     (row,) = memory_rows(report)
     assert (row.bar, row.covered, row.unreachable) == (None, "16 MiB of host memory, no GPU memory", "-")
 
@@ -110,7 +107,7 @@ def test_pcie_table_has_rates_alone_and_all_at_once_beside_the_floor() -> None:
 def test_slow_and_narrow_links_are_marked() -> None:
     report, series = healthy_8()
     link = LinkUnderLoad(generation=5, width=8, max_generation=5, max_width=16)
-    change(report, "pcie", 3, measurements=(Measurement("h2d", 26.1e9, "B/s", 48e9),), link=link)
+    report = changed(report, "pcie", 3, measurements=(Measurement("h2d", 26.1e9, "B/s", 48e9),), link=link)
     table = pcie(report)
     assert table is not None
     assert [row.narrow for row in table.rows] == [index == 3 for index in range(8)]
@@ -122,7 +119,7 @@ def test_slow_and_narrow_links_are_marked() -> None:
 
 def test_link_that_could_not_be_read_is_left_open() -> None:
     report, _ = healthy_1()
-    change(report, "pcie", 0, link=None)
+    report = changed(report, "pcie", 0, link=None)
     table = pcie(report)
     assert table is not None
     assert (table.rows[0].link, table.rows[0].narrow) == ("-", False)
@@ -161,10 +158,10 @@ def test_sizes_stand_at_equal_steps_of_their_logarithm() -> None:
 
 def test_the_slowest_rank_counts() -> None:
     report, _ = healthy_8()
-    (checked,) = (check for check in report["checks"] if (check.name, check.gpu) == ("nccl", report["gpus"][6]["uuid"]))
+    (checked,) = (check for check in report.checks if (check.name, check.gpu) == ("nccl", report.gpus[6].uuid))
     curve, *others = coverages.nccl(checked).curves
     slow = replace(curve.points[-1], busbw_bytes_per_s=99e9)
-    change(report, "nccl", 6, curves=(replace(curve, points=(*curve.points[:-1], slow)), *others))
+    report = changed(report, "nccl", 6, curves=(replace(curve, points=(*curve.points[:-1], slow)), *others))
     assert busbw(report)["all_reduce", "default"][float(1 << 30)] == 99e9
 
 
@@ -191,7 +188,7 @@ def test_one_rank_is_no_bus_and_the_rank_that_is_waited_for_is_named() -> None:
     assert (section := curves(report)) is not None
     assert section.latest == ""
     for index in range(8):
-        change(report, "nccl", index, latest_gpu=report["gpus"][3]["uuid"])
+        report = changed(report, "nccl", index, latest_gpu=report.gpus[3].uuid)
     assert (section := curves(report)) is not None
     assert section.latest == "The others wait for GPU 3, which reaches the operations last."
 
@@ -249,7 +246,7 @@ def test_power_brake_is_shown_where_it_was() -> None:
     assert [bool(row.slowed) for row in found.drawn] == [index == 3 for index in range(8)]
     assert re.fullmatch(r"power brake for 4\.\d* s of the waves", found.drawn[3].slowed)
     rows = {gpu.uuid: gpu for gpu in (*found.gpus.shown, *found.gpus.folded)}
-    braked = ["power brake</title>" in rows[gpu["uuid"]].figures[1].svg for gpu in report["gpus"]]
+    braked = ["power brake</title>" in rows[gpu.uuid].figures[1].svg for gpu in report.gpus]
     assert braked == [index == 3 for index in range(8)]
     assert found.drawn[0].of_limit.endswith("%")
     assert found.drawn[0].energy.endswith("kJ")
@@ -264,11 +261,10 @@ def test_waves_that_were_not_made_are_told_with_the_reason() -> None:
     assert "no grant for power waves came within 600 s" in page
     assert "The waves did not run" not in page
     assert "waves of more than 0.5 Hz look flat" not in page
-    level = copy.deepcopy(report)
-    level["warnings"] = []
-    assert "The waves did not run: no grant for power waves came within 600 s." in list(summary(level))
+    unwarned = replace(report, warnings=())
+    assert "The waves did not run: no grant for power waves came within 600 s." in list(summary(unwarned))
     assert [name for _, name in found.legend] == ["mixed load"]
-    assert "WAVES_NOT_RUN" in {warning["code"] for warning in report["warnings"]}
+    assert "WAVES_NOT_RUN" in {warning.code for warning in report.warnings}
 
 
 def test_power_check_without_samples_is_words_only() -> None:
@@ -309,9 +305,12 @@ def test_errors_and_evidence_in_any_form_make_every_kind_of_report(by: Any) -> N
     """They are mappings of any form: what has another one is left out, never an exception."""
     report, series = power_brake_8()
     errors = ({"offset_bytes": by, "bit_lanes": by, "pattern": by}, {"offset_bytes": 5, "bit_lanes": [by]})
-    report["checks"] = [replace(check, errors=errors) for check in report["checks"]]
-    for item in (*report["reasons"], *report["warnings"]):
-        item["evidence"] = {"attributed": by}
+    report = replace(
+        report,
+        checks=tuple(replace(check, errors=errors) for check in report.checks),
+        reasons=tuple(replace(reason, details={"attributed": by}) for reason in report.reasons),
+        warnings=tuple(replace(warning, details={"attributed": by}) for warning in report.warnings),
+    )
     assert "</html>" in html.render(report, series)
     assert text.render(report, what_to_do)
     assert openmetrics.to_openmetrics(report).endswith(b"# EOF\n")
@@ -320,7 +319,7 @@ def test_errors_and_evidence_in_any_form_make_every_kind_of_report(by: Any) -> N
 
 def test_a_result_that_says_nothing_of_its_coverage_makes_every_kind_of_report() -> None:
     report, series = power_brake_8()
-    report["checks"] = [replace(check, coverage=Coverage()) for check in report["checks"]]
+    report = replace(report, checks=tuple(replace(check, coverage=Coverage()) for check in report.checks))
     assert "</html>" in html.render(report, series)
     assert text.render(report, what_to_do)
     assert openmetrics.to_openmetrics(report).endswith(b"# EOF\n")

@@ -13,8 +13,10 @@ from gpu_burnin.report import html
 from gpu_burnin.report.grid import Cell, Outline, grid
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.peers import Peers, matrix_of, peers
+from gpu_burnin.system.entries import mapping_of, names_of
 from gpu_burnin.types import Gpu
 from tests.support import coverages
+from tests.support.made_reports import without_check
 from tests.support.sample_nodes import (
     dead_and_wrong_links,
     healthy_2,
@@ -78,8 +80,7 @@ def test_one_gpu_has_no_pair_and_the_page_says_so() -> None:
     found = section(report)
     assert (found.maps, found.summary) == ((), ("One GPU: there is no pair to test.",))
     assert "there is no pair to test" in html.render(report, series)
-    report["checks"] = [check for check in report["checks"] if check.name != "nvlink"]
-    assert peers(report) is None
+    assert peers(without_check(report, "nvlink")) is None
 
 
 def test_slow_link_is_marked_in_its_two_cells_framed_and_named() -> None:
@@ -114,8 +115,8 @@ def test_slow_gpu_is_framed_as_a_row_and_a_column() -> None:
 
 def test_long_evidence_is_cut_on_the_page_only() -> None:
     report, series = one_slow_gpu()
-    reason = next(reason for reason in report["reasons"] if reason["code"] == "P2P_GPU_SLOW")
-    assert len(reason["evidence"]["attributed"]["transfers"]) == 28
+    reason = next(reason for reason in report.reasons if reason.code == "P2P_GPU_SLOW")
+    assert len(names_of(mapping_of(reason.details, "attributed"), "transfers")) == 28
     assert "... (the rest is in report.json)" in html.render(report, series)
     assert "the rest is in" not in html.render(*one_slow_link())
 
@@ -175,10 +176,11 @@ def test_sixteen_gpus_keep_their_numbers_apart() -> None:
 
 def test_reads_and_writes_are_not_mixed_up() -> None:
     report, _ = one_slow_link()
-    place, check = next((place, check) for place, check in enumerate(report["checks"]) if check.name == "nvlink")
+    check = next(check for check in report.checks if check.name == "nvlink")
     pair, *others = coverages.nvlink(check).p2p
     pair = replace(pair, write_bytes_per_s=111e9, read_bytes_per_s=222e9)
-    report["checks"][place] = replace(check, coverage=replace(coverages.nvlink(check), p2p=(pair, *others)))
+    new = replace(check, coverage=replace(coverages.nvlink(check), p2p=(pair, *others)))
+    report = replace(report, checks=tuple(new if one is check else one for one in report.checks))
     write, read = (drawn(map.svg) for map in section(report).maps)
     assert (write[0, 1][0], read[0, 1][0]) == (["111"], ["222"])
     matrix = matrix_of(report)

@@ -67,18 +67,18 @@ def test_each_instance_has_a_worker_and_a_result_of_each_check(parted: Outcome) 
 @pytest.mark.slow
 def test_what_no_instance_reaches_is_in_the_report_and_the_layout_in_the_evidence(parted: Outcome) -> None:
     report = parted.report
-    note = next(warning for warning in report["warnings"] if warning["code"] == "MIG_REACH")
-    assert "of each of GPU 0, GPU 1 2 of 2 instances (simulated), 1.5 GiB of 80 GiB of memory" in note["message"]
-    for reached in note["evidence"]["gpus"].values():
+    note = next(warning for warning in report.warnings if warning.code == "MIG_REACH")
+    assert "of each of GPU 0, GPU 1 2 of 2 instances (simulated), 1.5 GiB of 80 GiB of memory" in note.message
+    for reached in note.details["gpus"].values():
         assert reached["memory_outside_bytes"] == (81920 - 2 * 40192) << 20
         assert reached["memory_tested_bytes"] == 2 * SHAPES["hbm_bytes"]
-    why = {gap["check"]: gap["why"] for gap in report["coverage"]["not_run"]}
+    why = {gap.check: gap.why for gap in report.coverage.not_run}
     assert why["nvlink"] == why["nccl"] == "GPUs in MIG mode reach no other GPU"
     for name in ("report.txt", "report.html"):
         text = " ".join((parted.run_dir / name).read_text().split())
         assert "belong to no instance" in text and "MIG-0001" not in text, name
-    assert [len(gpu["instances"]) for gpu in report["gpus"]] == [2, 2]
-    assert model.parse(model.to_bytes(report), "it")["gpus"] == model.document(report)["gpus"]
+    assert [len(gpu.instances or ()) for gpu in report.gpus] == [2, 2]
+    assert model.parse(model.to_bytes(report), "it").gpus == report.gpus
 
 
 @pytest.mark.slow

@@ -121,8 +121,8 @@ def test_a_burn_in_gives_run_verdict_and_each_code(monkeypatch: pytest.MonkeyPat
     first, second, third = (read(datagram(entry)) for entry in given)
     assert (first["MUSTER_KIND"], first["MUSTER_RUN"], first["MUSTER_LEVEL"]) == (["run_began"], ["RUN"], ["quick"])
     assert second["MUSTER_VERDICT"] == ["PASS"] and "MUSTER_CODE" not in second and second["PRIORITY"] == ["6"]
-    assert third["MUSTER_CODE"] == [*dict.fromkeys(reason["code"] for reason in failed["reasons"])]
-    assert third["PRIORITY"] == ["3"] and third["MUSTER_NODE"] == [failed["node"]]
+    assert third["MUSTER_CODE"] == [*dict.fromkeys(reason.code for reason in failed.reasons)]
+    assert third["PRIORITY"] == ["3"] and third["MUSTER_NODE"] == [failed.node]
     # A person's own run in a terminal is no entry; a unit's is.
     sent = list[Entry]()
     monkeypatch.setattr(journald, "send", lambda entry: bool(sent.append(entry)))

@@ -20,6 +20,7 @@ from gpu_burnin.fleet.repair.cluster import Cluster
 from gpu_burnin.fleet.repair.ladder import Fault, Rung, Step, StepState
 from gpu_burnin.fleet.repair.permit import Limits, RepairRefused
 from gpu_burnin.report import model
+from gpu_burnin.types import Action
 from tests.support.fake_api import FakeApi
 from tests.support.sample_reports import faulty_8
 
@@ -418,23 +419,23 @@ def test_a_look_ahead_writes_nothing(site: Site) -> None:
 def test_what_only_a_technician_can_do_is_held_with_the_order(site: Site) -> None:
     report = faulty_8()[0]
     site.report.write_bytes(model.to_bytes(report))
-    bad = next(reason["gpu"] for reason in report["reasons"] if reason["gpu"])
-    gpu = next(gpu for gpu in report["gpus"] if gpu["uuid"] == bad)
-    here = {**look(action="repair"), "slots": {gpu["pci_bus_id"].rpartition(".")[0].lower(): "7"}}
+    bad = next(reason.gpu for reason in report.reasons if reason.gpu)
+    gpu = report.gpu_of[bad]
+    here = {**look(action="repair"), "slots": {gpu.pci_bus_id.rpartition(".")[0].lower(): "7"}}
     repair = site.repair()
     first = repair.begin(here)
     assert first.rung is Rung.HOLD
     order = repair.hold(here, first.why)
     part = next(part for part in order.parts if part.uuid == bad)
-    assert (part.slot, part.serial, part.pci_bus_id) == ("7", gpu["serial"], gpu["pci_bus_id"])
-    assert {seen.code for seen in part.seen} == {r["code"] for r in report["reasons"] if r["gpu"] == bad}
+    assert (part.slot, part.serial, part.pci_bus_id) == ("7", gpu.serial, gpu.pci_bus_id)
+    assert {seen.code for seen in part.seen} == {r.code for r in report.reasons if r.gpu == bad}
     assert any(seen.evidence for part in order.parts for seen in part.seen)
     hold = site.admission["spec"]["hold"]
     assert hold["who"] == "anna"
     assert hold["why"].startswith(f"technician: {order.order}"[:200])
     assert "repair" not in site.admission["spec"]
     text = (site.directory / "gpu-1-technician.txt").read_text()
-    assert all(word in text for word in ("slot:     7", gpu["serial"], gpu["pci_bus_id"], "X8", "serial:   S1"))
+    assert all(word in text for word in ("slot:     7", gpu.serial, gpu.pci_bus_id, "X8", "serial:   S1"))
     assert max(map(len, text.splitlines())) <= 120
     told = json.loads((site.directory / "gpu-1-technician.json").read_bytes())
     assert told["schema"] == technician.SCHEMA
@@ -448,9 +449,9 @@ def test_what_only_a_technician_can_do_is_held_with_the_order(site: Site) -> Non
 @pytest.mark.parametrize(("cycled", "todo"), [(False, "Power the machine off and on"), (True, "checked or replaced")])
 def test_after_a_power_cycle_the_part_is_to_be_replaced(cycled: bool, todo: str) -> None:
     report = faulty_8()[0]
-    report["action"] = "power_cycle"
-    report["reasons"] = [{**reason, "action": "power_cycle"} for reason in report["reasons"] if reason["gpu"]][:1]
-    fault = Fault(report["reasons"][0]["code"], report["reasons"][0]["gpu"])
+    reason = next(replace(reason, action=Action.POWER_CYCLE) for reason in report.reasons if reason.gpu)
+    report = replace(report, action=Action.POWER_CYCLE, reasons=(reason,))
+    fault = Fault(reason.code, reason.gpu or "")
     step = Step(Rung.POWER_CYCLE if cycled else Rung.REBOOT, (fault,), "t", "b0", "m1", "anna", StepState.DONE)
     order = technician.make_order("gpu-1", "now", "why", report, None, [step], "report.json")
     assert todo in order.order
@@ -471,7 +472,7 @@ def test_somebodys_hold_stays_as_it_is(site: Site) -> None:
 def test_the_machine_is_known_from_its_report_when_it_does_not_answer(site: Site) -> None:
     assert site.repair().dmi(None) == {}
     site.report.write_bytes(model.to_bytes(faulty_8()[0]))
-    told = model.parse(site.report.read_bytes(), "report")["host"].get("dmi", {})
+    told = model.parse(site.report.read_bytes(), "report").host.dmi
     assert site.repair().dmi(None) == told
     assert site.repair().dmi(look())["product_serial"] == "S1"
 

@@ -229,10 +229,10 @@ def test_a_node_that_never_came_in_says_what_its_burn_in_found(api: FakeApi, tmp
     assert tell(api, tmp_path, "gpu-1", story.Files(tmp_path)).cause.effect is None
     report, _ = faulty_8()
     (tmp_path / "reports/gpu-1").mkdir(parents=True)
-    (tmp_path / "reports/gpu-1/report.json").write_text(json.dumps(model.plain(report)))
+    (tmp_path / "reports/gpu-1/report.json").write_text(json.dumps(model.document(report)))
     found = tell(api, tmp_path, "gpu-1", story.Files(tmp_path))
     first = found.cause.first
-    assert first is not None and (first.source, first.code) == ("report", report["reasons"][0]["code"])
+    assert first is not None and (first.source, first.code) == ("report", report.reasons[0].code)
     assert "First cause: " in text.render(found)
 
 

@@ -20,10 +20,12 @@ from gpu_burnin.node.status import read_status, render
 from gpu_burnin.node.store import Store
 from gpu_burnin.node.watch import revoke
 from gpu_burnin.node.watch.findings import Finding
+from gpu_burnin.report.model import KernelLog, LoggedXid, Telemetry, document
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import Verdict
 from tests.support.agent_helpers import APPLICATION, Bench, healthy, xid
+from tests.support.made_reports import make_report
 from tests.support.report_helpers import BOOT, HARDWARE, NOW, leave_run
 
 EVIDENCE, AGENT = "muster.dev/evidence", "muster.dev/agent"
@@ -133,7 +135,7 @@ def test_status_tells_a_revocation_as_a_fail_that_stands(bench: Bench, monkeypat
     assert found.evidence is not None
     told = found.evidence
     assert (told.problem, told.verdict, told.level, told.this_boot, told.report) == ("", "FAIL", "watch", True, "")
-    assert [(reason["code"], reason["action"]) for reason in told.reasons] == [("XID_FATAL", "power_cycle")]
+    assert [(reason.code, reason.action) for reason in told.reasons] == [("XID_FATAL", "power_cycle")]
     assert "taken back by the agent, of this boot" in render(found)
     decision = burnin.decide(to_json(found), level="quick", retest=False)
     assert "XID_FATAL: XID 79 on 0000:1b:00.0" in decision.why and "playbooks/repair.yml" in decision.why
@@ -300,17 +302,19 @@ def test_xids_of_a_burn_in_are_its_to_judge(bench: Bench, public_line: str) -> N
     assert published(bench, public_line).statement.verdict is Verdict.PASS
 
 
-def report_of(bench: Bench, *events: dict[str, object]) -> None:
+def report_of(bench: Bench, *events: LoggedXid) -> None:
     """The newest run's report, with these XIDs in it."""
     run = Store(bench.config.state_dir).result()
-    document = {"telemetry": {"kernel_log": {"events": list(events)}}, "schema": "muster-report/v1.2"}
-    (run.path / "report.json").write_text(json.dumps(document, indent=1) + "\n")
+    report = make_report(telemetry=Telemetry(KernelLog("kmsg", alive=True, events=events)))
+    (run.path / "report.json").write_text(json.dumps(document(report), indent=1) + "\n")
 
 
 @pytest.mark.parametrize("judged", [True, False])
 def test_what_the_run_has_not_seen_is_the_agents(judged: bool, bench: Bench, public_line: str) -> None:
     event = xid()
-    report_of(bench, *([{"text": event.text, "monotonic_us": event.monotonic_us + 300_000}] if judged else []))
+    at_us = event.monotonic_us + 300_000
+    seen = LoggedXid(event.xid, event.sxid, event.pci_bus_id, None, event.pid, at_us, event.text, own=False)
+    report_of(bench, *([seen] if judged else []))
     bench.log(event, again=True)
     bench.tick()
     assert published(bench, public_line).statement.verdict is (Verdict.PASS if judged else Verdict.FAIL)
