@@ -11,7 +11,6 @@ import hashlib
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpu_burnin.api import evidence
 from gpu_burnin.api.run_files import EVIDENCE, JOURNAL
@@ -22,6 +21,7 @@ from gpu_burnin.node.known_gpus import KNOWN_GPUS, makes_known, remember
 from gpu_burnin.node.store import RunDirectory, Store
 from gpu_burnin.report import model, outputs
 from gpu_burnin.report.file_names import REPORT
+from gpu_burnin.report.series import RunSeries
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.files import write_atomic
 from gpu_burnin.system.host import Host
@@ -41,7 +41,7 @@ class Finished:
     plan: Plan
     host: Host
     report: model.Report
-    series: Mapping[str, Any]
+    series: RunSeries
     planted: bool
     signed: bool
     unjournaled: OSError | None = None

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-Values = Sequence[float | None]
+from gpu_burnin.report.series import Values
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -13,6 +12,7 @@ from gpu_burnin.report import series as thinning
 from gpu_burnin.report.aggregate import Strand, furthest, pooled, stretches
 from gpu_burnin.report.check_findings import link_of
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.series import NO_SAMPLES, Rate, RunSeries, Samples, Values
 from gpu_burnin.report.svg import Band, Frame, Line, Mark, nice_range, nice_step, plot
 from gpu_burnin.report.units import gpu_name
 from gpu_burnin.system.quantities import number
@@ -127,14 +127,12 @@ _QUANTITIES = (
 )
 
 
-def timeline(report: Report, series: Mapping[str, Any]) -> Timeline:
+def timeline(report: Report, series: RunSeries) -> Timeline:
     """The plots of every GPU that has samples or rates, on common axes, so that GPUs can be compared."""
-    checks = list(dict.fromkeys(str(window["check"]) for window in series["windows"]))
-    series = {**series, "rates": [item for item in series["rates"] if item["name"] != WAVE_LOAD]}
+    checks = list(dict.fromkeys(window.check for window in series.windows))
+    series = replace(series, rates=tuple(item for item in series.rates if item.name != WAVE_LOAD))
     sampled = [
-        gpu.uuid
-        for gpu in report.gpus
-        if gpu.uuid in series["gpus"] or any(item["gpu"] == gpu.uuid for item in series["rates"])
+        gpu.uuid for gpu in report.gpus if gpu.uuid in series.gpus or any(item.gpu == gpu.uuid for item in series.rates)
     ]
     wide = len(sampled) < _MANY
     page = _Page(report, series, checks, (440, 180) if wide else (300, 140))
@@ -142,7 +140,7 @@ def timeline(report: Report, series: Mapping[str, Any]) -> Timeline:
         () if wide else tuple(page.together()),
         rows_of(report, [GpuFigures(uuid, tuple(page.figures(uuid))) for uuid in sampled]),
         tuple((f"check{index % CHECK_COLOURS}", check) for index, check in enumerate(checks)),
-        any(_values(item["values"]) for item in series["rates"]),
+        any(_values(item.values) for item in series.rates),
         wide,
     )
 
@@ -153,24 +151,24 @@ class _Page:
     def __init__(
         self,
         report: Report,
-        series: Mapping[str, Any],
+        series: RunSeries,
         checks: Sequence[str],
         plot_size: tuple[int, int],
     ) -> None:
         self._report, self._series, self._size = report, series, plot_size
         self._check_css = {check: f"check{index % CHECK_COLOURS}" for index, check in enumerate(checks)}
-        times = [moment for gpu in series["gpus"].values() for moment in (gpu["t_s"][:1] + gpu["t_s"][-1:])]
-        times += [moment for item in series["rates"] for moment in (item["t_s"][:1] + item["t_s"][-1:])]
-        times += [window[end] for window in series["windows"] for end in ("start_s", "end_s")]
+        times = [moment for gpu in series.gpus.values() for moment in (*gpu.t_s[:1], *gpu.t_s[-1:])]
+        times += [moment for item in series.rates for moment in (*item.t_s[:1], *item.t_s[-1:])]
+        times += [moment for window in series.windows for moment in (window.start_s, window.end_s)]
         self._x = (min([0.0, *times]), max([1.0, *times]))
         # The rates are shown in per cent of their own median: precisions differ by a factor of 30.
-        self._shares = [_share(item) for item in series["rates"]]
+        self._shares = [_share(item) for item in series.rates]
         self._y = {
             quantity.column: nice_range(
                 [
                     value
-                    for gpu in series["gpus"].values()
-                    for part in _parts(gpu, quantity.column)
+                    for gpu in series.gpus.values()
+                    for part in gpu.parts(quantity.column)
                     for value in _values(part)
                 ],
                 quantity.least_span,
@@ -186,7 +184,7 @@ class _Page:
         """All GPUs in one plot: their median, from the lowest to the highest, and the one that stands apart."""
         whom = f"all {len(self._report.gpus)} GPUs"
         for quantity in _QUANTITIES:
-            found = {uuid: self._strand(uuid, quantity) for uuid in self._series["gpus"]}
+            found = {uuid: self._strand(uuid, quantity) for uuid in self._series.gpus}
             strands = {uuid: strand for uuid, strand in found.items() if _values(strand.values)}
             if not strands:
                 continue
@@ -205,12 +203,12 @@ class _Page:
 
     def figures(self, uuid: str) -> Iterator[Figure]:
         """The plots of one GPU; what was not measured has none."""
-        samples, whom = self._series["gpus"].get(uuid), gpu_name(self._report, uuid)
-        for quantity in _QUANTITIES if samples else ():
-            parts = _parts(samples, quantity.column)
+        samples, whom = self._series.gpus.get(uuid, NO_SAMPLES), gpu_name(self._report, uuid)
+        for quantity in _QUANTITIES:
+            parts = samples.parts(quantity.column)
             if not _values(parts[0]):
                 continue
-            line = _thinned("line0", f"{quantity.title} {quantity.unit}", samples["t_s"], parts)
+            line = _thinned("line0", f"{quantity.title} {quantity.unit}", samples.t_s, parts)
             bands = [*self._windows(uuid), *(slowed(samples) if quantity.column == "clock_sm_mhz" else ())]
             note = quantity.note(*(_values(part) for part in parts))
             yield self._figure(whom, quantity.title, quantity.unit, note, self._y[quantity.column], [line], bands, uuid)
@@ -220,22 +218,22 @@ class _Page:
         """All rates of a GPU (None: of every GPU) as one: their median, from the lowest to the highest."""
         rates = [
             (item, share)
-            for item, share in zip(self._series["rates"], self._shares, strict=True)
-            if uuid in (None, item["gpu"]) and _values(share)
+            for item, share in zip(self._series.rates, self._shares, strict=True)
+            if uuid in (None, item.gpu) and _values(share)
         ]
         if not rates:
             return
-        strands = [Strand(item["t_s"], share, share, share) for item, share in rates]
+        strands = [Strand(item.t_s, share, share, share) for item, share in rates]
         line = _line_of("line0", "median of all rates", pooled(strands, self._x, _RATE_POINTS))
         lowest, item = min(((min(_values(share)), item) for item, share in rates), key=lambda found: found[0])
-        which = _short_name(item) if uuid else f"{gpu_name(self._report, item['gpu'])} {_short_name(item)}"
+        which = _short_name(item) if uuid else f"{gpu_name(self._report, item.gpu)} {_short_name(item)}"
         note = f"lowest {lowest:.0f} %, {which}"
         yield self._figure(whom, "Throughput", "%", note, self._rate_y, [line], list(self._windows(uuid)), uuid)
 
     def _strand(self, uuid: str, quantity: _Quantity) -> Strand:
-        samples = self._series["gpus"][uuid]
-        values, low, high = _parts(samples, quantity.column)
-        return Strand(samples["t_s"] if values else (), values, low, high)
+        samples = self._series.gpus[uuid]
+        values, low, high = samples.parts(quantity.column)
+        return Strand(samples.t_s if values else (), values, low, high)
 
     def _figure(
         self,
@@ -257,11 +255,11 @@ class _Page:
 
     def _windows(self, uuid: str | None) -> Iterator[Band]:
         """The checks of a GPU and of the node; of every GPU (None) those that overlap as one."""
-        windows = (window for window in self._series["windows"] if uuid is None or window["gpu"] in (uuid, None))
+        windows = (window for window in self._series.windows if uuid is None or window.gpu in (uuid, None))
         merged: dict[str, list[tuple[float, float]]] = {}
-        for window in sorted(windows, key=lambda window: float(window["start_s"])):
-            stretches = merged.setdefault(str(window["check"]), [])
-            start, end = window["start_s"], window["end_s"]
+        for window in sorted(windows, key=lambda window: window.start_s):
+            stretches = merged.setdefault(window.check, [])
+            start, end = window.start_s, window.end_s
             if stretches and start <= stretches[-1][1]:
                 start, end = stretches[-1][0], max(end, stretches.pop()[1])
             stretches.append((start, end))
@@ -271,7 +269,7 @@ class _Page:
 
     def _xids(self, uuid: str | None) -> Iterator[Mark]:
         for event in self._report.telemetry.kernel_log.events:
-            at = event.monotonic_us / 1e6 - self._series["started_monotonic_s"]
+            at = event.monotonic_us / 1e6 - self._series.started_monotonic_s
             if uuid in (None, event.gpu) and not event.own and self._x[0] <= at <= self._x[1]:
                 yield Mark(at, f"{'SXid' if event.sxid else 'XID'} {event.xid}", event.text)
 
@@ -288,17 +286,11 @@ def _line_of(css: str, label: str, strand: Strand) -> Line:
     return Line(css, label, strand.t_s, strand.values, strand.low, strand.high)
 
 
-def _values(values: Sequence[float | None]) -> list[float]:
+def _values(values: Values) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _parts(samples: Mapping[str, Any], column: str) -> tuple[list[float | None], ...]:
-    """Mean, low and high of a column; all the same where no samples were joined."""
-    values: list[float | None] = samples["columns"].get(column, [])
-    return values, samples.get("low", {}).get(column, values), samples.get("high", {}).get(column, values)
-
-
-def _thinned(css: str, label: str, t_s: Sequence[float], parts: Sequence[Sequence[float | None]]) -> Line:
+def _thinned(css: str, label: str, t_s: Sequence[float], parts: Sequence[Values]) -> Line:
     groups = thinning.grouped(t_s, _POINTS)
     times = thinning.times(t_s, groups)
     if parts[0] is parts[1] and len(groups) == len(t_s):
@@ -313,23 +305,23 @@ def _thinned(css: str, label: str, t_s: Sequence[float], parts: Sequence[Sequenc
     )
 
 
-def _short_name(item: Mapping[str, Any]) -> str:
+def _short_name(item: Rate) -> str:
     """gemm_bf16_throughput of the check gemm is bf16; a name with nothing else in it is the check's."""
-    name = str(item["name"]).removeprefix(f"{item['check']}_")
+    name = item.name.removeprefix(f"{item.check}_")
     for suffix in _RATE_SUFFIXES:
         name = name.removesuffix(suffix).removesuffix(suffix.removeprefix("_"))
-    return name or str(item["check"])
+    return name or item.check
 
 
-def _share(item: Mapping[str, Any]) -> list[float | None]:
-    known = _values(item["values"])
+def _share(item: Rate) -> list[float | None]:
+    known = _values(item.values)
     median = statistics.median(known) if known else 0.0
-    return [None if value is None or not median else 100 * value / median for value in item["values"]]
+    return [None if value is None or not median else 100 * value / median for value in item.values]
 
 
-def slowed(samples: Mapping[str, Any]) -> Iterator[Band]:
+def slowed(samples: Samples) -> Iterator[Band]:
     """The stretches in which the GPU slowed itself down."""
-    t_s, bits = samples["t_s"], samples["columns"].get("clocks_event_reasons", ())
+    t_s, bits = samples.t_s, samples.columns.get("clocks_event_reasons", ())
     start: float | None = None
     why = 0
     for moment, value in zip([*t_s, t_s[-1] if t_s else 0.0], [*bits, None], strict=False):

@@ -22,6 +22,7 @@ from gpu_burnin.report.links import opinion, pcie
 from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.peers import peers
+from gpu_burnin.report.series import RunSeries
 from gpu_burnin.report.units import gpu_label, gpu_name
 from gpu_burnin.report.waves import waves
 from gpu_burnin.telemetry.kmsg import log_summary
@@ -42,7 +43,7 @@ _MARK_WORDS: Mapping[str, str] = {
 }
 
 
-def render(report: Report, series: Mapping[str, Any]) -> str:
+def render(report: Report, series: RunSeries) -> str:
     """The page. `series` is what build_series made.
 
     The policy in its head allows the one style sheet of the page by its hash and nothing else: no script, no
@@ -67,7 +68,7 @@ def render(report: Report, series: Mapping[str, Any]) -> str:
         state_cell=functools.partial(standing.state_cell, report),
         telemetry_cell=functools.partial(standing.telemetry_cell, report, series),
         forms=FORMS,
-        started_s=series["started_monotonic_s"],
+        started_s=series.started_monotonic_s,
         label=functools.partial(gpu_label, report),
         name=functools.partial(gpu_name, report),
         formatting=formatting,

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import markupsafe
 
 from gpu_burnin.hardware import what_to_do
 from gpu_burnin.report import html, junit, model, openmetrics, text
 from gpu_burnin.report.file_names import JUNIT, METRICS, REPORT, REPORT_HTML, REPORT_TEXT, SERIES
+from gpu_burnin.report.series import RunSeries
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import write_atomic
 from gpu_burnin.system.prose import STANDARD_WIDTH
 
@@ -29,7 +30,7 @@ class Written:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def write(run_dir: Path, report: model.Report, series: Mapping[str, Any]) -> Written:
+def write(run_dir: Path, report: model.Report, series: RunSeries) -> Written:
     """Write every form of a report into `run_dir`, as far as that can be done.
 
     Each file appears whole or not at all, report.json last: a reader that finds it finds the others that could be
@@ -66,7 +67,7 @@ def as_text(report: model.Report, width: int = STANDARD_WIDTH) -> str:
         )
 
 
-def _page(report: model.Report, series: Mapping[str, Any]) -> str:
+def _page(report: model.Report, series: RunSeries) -> str:
     """The page, or one that says why there is none: what was found in hours is not lost to a mistake in a picture."""
     try:
         return html.render(report, series)
@@ -84,5 +85,5 @@ def metrics_bytes(report: model.Report) -> bytes:
     return openmetrics.to_openmetrics(report)
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n").encode()
+def _json(series: RunSeries) -> bytes:
+    return (json.dumps(to_json(series), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n").encode()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.report.charts import slowed
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.series import RunSeries
 from gpu_burnin.report.verdicts import REASONS_OF_WATCHED, WATCHED, verdict_on
 from gpu_burnin.system.quantities import duration, rate
 
@@ -33,13 +33,13 @@ def state_cell(report: Report, uuid: str) -> Cell:
     return Cell(outcome, "ok" if outcome and not found else "", found)
 
 
-def telemetry_cell(report: Report, series: Mapping[str, Any], uuid: str) -> Cell:
+def telemetry_cell(report: Report, series: RunSeries, uuid: str) -> Cell:
     """The highest temperature and power of a GPU, for how long it slowed itself down, and what was found."""
     outcome, found = _found(report, uuid, WATCHED, REASONS_OF_WATCHED)
-    samples = series["gpus"].get(uuid)
+    samples = series.gpus.get(uuid)
     if not samples:
         return Cell(outcome, "", found)
-    columns = {**samples["columns"], **samples.get("high", {})}
+    columns = {**samples.columns, **samples.high}
     highest = (
         (max((value for value in columns.get(name, ()) if value is not None), default=None), unit)
         for name, unit in (("temperature_c", "°C"), ("power_w", "W"))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpu_burnin.checks.power.result import NoWaves, PhasePower, PowerCoverage, PowerSeen, WavesMade
 from gpu_burnin.report.charts import (
@@ -20,6 +19,7 @@ from gpu_burnin.report.charts import (
     slowed,
 )
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.series import NO_SAMPLES, RunSeries, Window
 from gpu_burnin.report.svg import Band, Frame, Level, Line, nice_range, nice_step, plot
 from gpu_burnin.report.units import coverages_of, gpu_name, results_of
 from gpu_burnin.system.quantities import number
@@ -65,12 +65,12 @@ class Waves:
     made: bool
 
 
-def waves(report: Report, series: Mapping[str, Any]) -> Waves | None:
+def waves(report: Report, series: RunSeries) -> Waves | None:
     """The section, None where the power check gave no result."""
     checks = results_of(report, "power")
     if not checks:
         return None
-    windows = [window for window in series["windows"] if window["check"] == "power"]
+    windows = [window for window in series.windows if window.check == "power"]
     shown = _Shown(report, series, checks, windows)
     rows = (GpuFigures(str(check.gpu), tuple(shown.figures(check))) for check in checks)
     gpus = tuple(row for row in rows if row.figures)
@@ -125,15 +125,15 @@ class _Shown:
     def __init__(
         self,
         report: Report,
-        series: Mapping[str, Any],
+        series: RunSeries,
         checks: Sequence[CheckResult],
-        windows: Sequence[Mapping[str, Any]],
+        windows: Sequence[Window],
     ) -> None:
         self._report, self._series = report, series
         self._stretches = {str(check.gpu): list(self._bands(check)) for check in checks}
         # A check may wait long for a grant before its waves: that is not shown.
         spans = [(start, end) for bands in self._stretches.values() for start, end, _ in bands]
-        spans = spans or [(window["start_s"], window["end_s"]) for window in windows]
+        spans = spans or [(window.start_s, window.end_s) for window in windows]
         start, end = min((s for s, _ in spans), default=0.0), max((e for _, e in spans), default=1.0)
         around_s = min(max(_AROUND * (end - start), _AROUND_LEAST_S), _AROUND_MOST_S)
         self._x = (start - around_s, end + around_s)
@@ -159,27 +159,24 @@ class _Shown:
 
     def _cut(self, uuid: str) -> dict[str, list[tuple[float, float, float, float]]]:
         """Samples of a GPU around the check by column: (moment, mean, lowest, highest)."""
-        gpu = self._series["gpus"].get(uuid)
-        if not gpu:
-            return {}
-        cut = {}
-        for column, *_ in _COLUMNS:
-            mean = gpu["columns"].get(column, ())
-            low, high = (gpu.get(part, {}).get(column, mean) for part in ("low", "high"))
-            cut[column] = [
-                (moment, *values)
-                for moment, *values in zip(gpu["t_s"], mean, low, high, strict=False)
-                if None not in values and self._x[0] <= moment <= self._x[1]
+        gpu = self._series.gpus.get(uuid, NO_SAMPLES)
+        start, end = self._x
+        return {
+            column: [
+                (moment, mean, low, high)
+                for moment, mean, low, high in zip(gpu.t_s, *gpu.parts(column), strict=False)
+                if mean is not None and low is not None and high is not None and start <= moment <= end
             ]
-        return cut
+            for column, *_ in _COLUMNS
+        }
 
     def _bands(self, check: CheckResult) -> Iterator[tuple[float, float, str]]:
         """The stretches of a GPU: start and end in seconds since the run began, and their name."""
         if not isinstance(check.coverage, PowerCoverage):
             return
-        started_s = self._series["started_monotonic_s"]
+        started_s = self._series.started_monotonic_s
         # A stretch after the last check does not belong to this run.
-        ended_s = max((window["end_s"] for window in self._series["windows"]), default=0.0) + _AROUND_LEAST_S
+        ended_s = max((window.end_s for window in self._series.windows), default=0.0) + _AROUND_LEAST_S
         made, mixed = check.coverage.waves, check.coverage.mixed
         stretches = [
             (wave.started_s, wave.ended_s, f"{number(wave.frequency_hz)} Hz")
@@ -212,17 +209,16 @@ class _Shown:
 
     def _slowed(self, uuid: str) -> Iterator[Band]:
         """The stretches around the check in which the GPU slowed itself down."""
-        samples = self._series["gpus"].get(uuid)
-        for band in slowed(samples) if samples else ():
+        for band in slowed(self._series.gpus.get(uuid, NO_SAMPLES)):
             if band.end > self._x[0] and band.start < self._x[1]:
                 yield band
 
     def _load(self, uuid: str) -> Iterator[Band]:
         """The stretches in which the load was on, where they are wide enough to be told apart."""
         narrowest = (self._x[1] - self._x[0]) * _NARROWEST
-        for item in self._series["rates"]:
-            if item["gpu"] == uuid and item["check"] == "power" and item["name"] == WAVE_LOAD:
-                for start, end, value in zip(item["t_s"], item["t_s"][1:], item["values"], strict=False):
+        for item in self._series.rates:
+            if item.gpu == uuid and item.check == "power" and item.name == WAVE_LOAD:
+                for start, end, value in zip(item.t_s, item.t_s[1:], item.values, strict=False):
                     if value and value > 0.5 and end - start >= narrowest:
                         yield Band(start, end, "load", "")
 

@@ -75,7 +75,7 @@ def _default(field: Any) -> Callable[[], Any] | None:
 
 def to_json(value: object, not_finite: Callable[[float], str | None] = str) -> Any:
     """JSON values of a dataclass, mapping, list or scalar; `not_finite` gives what stands for NaN and infinities."""
-    if type(value) in _AS_IS:
+    if type(value) in _AS_IS or (type(value) is float and math.isfinite(value)):
         return value
     if is_dataclass(value) and not isinstance(value, type):
         document = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from tests.support.sample_parts import (
     with_matrix,
     wrong_data,
 )
-from tests.support.sample_reports import Sample, doubtful_8, extended_8, faulty_8, healthy_1, healthy_8, kept, sample
+from tests.support.sample_reports import Sample, doubtful_8, extended_8, faulty_8, healthy_1, healthy_8, sample
 
 SECONDS = 290.0
 
@@ -49,13 +50,13 @@ def without_floors(seen: Observations) -> Observations:
     return replace(seen, results=unjudged)
 
 
-@kept
+@functools.cache
 def one_slow_link() -> Sample:
     """The link between GPU 2 and GPU 5 at a tenth."""
     return links(lambda rows, gpus: slow_link(rows, gpus[2], gpus[5], 0.104))
 
 
-@kept
+@functools.cache
 def one_link_a_little_slow() -> Sample:
     """GPUs of a model without a floor, the link between GPU 0 and GPU 7 at two thirds: no more than a warning."""
 
@@ -67,13 +68,13 @@ def one_link_a_little_slow() -> Sample:
     return sample(change=changed)
 
 
-@kept
+@functools.cache
 def one_slow_gpu() -> Sample:
     """All links of GPU 4 at half."""
     return links(lambda rows, gpus: slow_gpu(rows, gpus[4], 0.5))
 
 
-@kept
+@functools.cache
 def dead_and_wrong_links() -> Sample:
     """No data between GPU 1 and GPU 6, wrong data from GPU 3 to GPU 0, nothing at all from GPU 7."""
 
@@ -88,7 +89,7 @@ def dead_and_wrong_links() -> Sample:
     return sample(change=changed)
 
 
-@kept
+@functools.cache
 def no_p2p_4() -> Sample:
     """Four GPUs behind PCIe, two of them without P2P to the others."""
 
@@ -103,13 +104,13 @@ def no_p2p_4() -> Sample:
     return sample(count=4, change=changed)
 
 
-@kept
+@functools.cache
 def healthy_2() -> Sample:
     """Two healthy GPUs."""
     return sample(count=2)
 
 
-@kept
+@functools.cache
 def healthy_16() -> Sample:
     """Sixteen healthy GPUs with another program's opinion."""
 
@@ -119,13 +120,13 @@ def healthy_16() -> Sample:
     return sample(count=16, change=changed)
 
 
-@kept
+@functools.cache
 def slow_link_16() -> Sample:
     """Sixteen GPUs, the link between GPU 11 and GPU 14 slow."""
     return links(lambda rows, gpus: slow_link(rows, gpus[11], gpus[14], 0.3), count=16)
 
 
-@kept
+@functools.cache
 def bit_lane_2() -> Sample:
     """Bit lane 17 of GPU 1 stuck in a stretch of memory, a burst elsewhere."""
 
@@ -161,7 +162,7 @@ def bit_lane_2() -> Sample:
     return sample(count=2, change=changed)
 
 
-@kept
+@functools.cache
 def nccl_fallback_8() -> Sample:
     """NCCL went through host memory."""
 
@@ -181,7 +182,7 @@ def nccl_fallback_8() -> Sample:
     return sample(change=changed)
 
 
-@kept
+@functools.cache
 def power_brake_8() -> Sample:
     """GPU 3 was braked; on the others the waves ran; another program saw it too."""
 
@@ -191,7 +192,7 @@ def power_brake_8() -> Sample:
     )
 
 
-@kept
+@functools.cache
 def no_waves_1() -> Sample:
     """One GPU whose waves were not granted."""
 

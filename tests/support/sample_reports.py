@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.observations import KernelLogFindings, Observations
 from gpu_burnin.judge.verdict import judge
 from gpu_burnin.report import build, model
+from gpu_burnin.report.series import RunSeries
 from gpu_burnin.telemetry.findings import GpuSeries
 from gpu_burnin.telemetry.kmsg import XidEvent
 from gpu_burnin.types import JSON, CheckResult, Gpu, Measurement, Notice, Reason, SelftestResult, Series, Verdict
@@ -23,23 +23,9 @@ from tests.support.run_helpers import RUN
 from tests.support.sample_parts import STARTED_S, part_results, verified
 from tests.support.sample_telemetry import Course, series_of, telemetry_of
 
-Sample = tuple[model.Report, dict[str, Any]]
+Sample = tuple[model.Report, RunSeries]
 _PEAKS = {"fp64": 61.0, "fp32": 50.0, "tf32": 430.0, "bf16": 812.0, "fp16": 798.0, "int8": 1490.0, "fp8": 1420.0}
 _PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "int8", "fp8_e4m3")
-
-
-def kept(make: Callable[[], Sample]) -> Callable[[], Sample]:
-    """The same sample, made once in a process: each call gives a copy of its own, which a test may change."""
-
-    @functools.cache
-    def pickled() -> bytes:
-        return pickle.dumps(make())
-
-    def copied() -> Sample:
-        made: Sample = pickle.loads(pickled())
-        return made
-
-    return copied
 
 
 def gpus_of(count: int) -> tuple[Gpu, ...]:
@@ -314,20 +300,20 @@ def faulty(seen: Observations) -> Observations:
 HOT = Notice("THROTTLED", "telemetry", "slowed itself for heat during 41 s of the run", None, {"seconds": 41})
 
 
-@kept
+@functools.cache
 def healthy_8() -> Sample:
     """Eight healthy GPUs, level standard."""
     return sample()
 
 
-@kept
+@functools.cache
 def faulty_8() -> Sample:
     """Eight GPUs of which five have something."""
     gpu = gpus_of(8)[1].uuid
     return sample(hot={1: 22.0}, sag={1: 0.12}, change=faulty, notices=(replace(HOT, gpu=gpu),))
 
 
-@kept
+@functools.cache
 def doubtful_8() -> Sample:
     """Nothing found, but an interrupted run on simulated hardware without a kernel log."""
 
@@ -339,13 +325,13 @@ def doubtful_8() -> Sample:
     return sample(level="quick", seconds=33, hz=10, change=change)
 
 
-@kept
+@functools.cache
 def healthy_1() -> Sample:
     """One healthy GPU, level quick."""
     return sample(count=1, level="quick", seconds=58, hz=10)
 
 
-@kept
+@functools.cache
 def extended_8() -> Sample:
     """Two hours."""
     return sample(level="extended", seconds=7200, hz=1)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-import pickle
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpu_burnin.judge.observations import Observations
-from gpu_burnin.report.series import build_series
+from gpu_burnin.report.series import RunSeries, Samples, build_series
 from gpu_burnin.telemetry.findings import Counter, GpuSeries, Source, TelemetryFindings
 from gpu_burnin.types import Gpu
 from tests.support.sample_parts import LIMIT_W, STARTED_S, wave_loads
@@ -97,13 +96,13 @@ def telemetry_of(course: Course) -> TelemetryFindings:
 
 
 @functools.cache
-def _curves(course: Course) -> bytes:
+def _curves(course: Course) -> Mapping[str, Samples]:
     """What the series have of the GPUs, half of the work of a sample."""
-    return pickle.dumps(build_series((), telemetry_of(course), STARTED_S)["gpus"])
+    return build_series((), telemetry_of(course), STARTED_S).gpus
 
 
-def series_of(seen: Observations, course: Course) -> dict[str, Any]:
+def series_of(seen: Observations, course: Course) -> RunSeries:
     """The series of what was observed; curves of GPUs are made once for all nodes that have them in common."""
     shared = seen.telemetry.series is telemetry_of(course).series
     series = build_series(seen.results, replace(seen.telemetry, series=()) if shared else seen.telemetry, STARTED_S)
-    return series | {"gpus": pickle.loads(_curves(course))} if shared else series
+    return replace(series, gpus=_curves(course)) if shared else series

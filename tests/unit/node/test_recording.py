@@ -18,6 +18,7 @@ from gpu_burnin.node.known_gpus import KNOWN_GPUS, read_known
 from gpu_burnin.node.recording import Finished, Recorded, record
 from gpu_burnin.node.store import Store
 from gpu_burnin.report import build
+from gpu_burnin.report.series import RunSeries
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import files
 from gpu_burnin.system.host import Host
@@ -25,6 +26,7 @@ from gpu_burnin.types import Action, Verdict
 from tests.support.report_helpers import BOOT, MACHINE, NOW
 from tests.support.run_helpers import GPUS, RUN, healthy
 
+NO_SERIES = RunSeries(started_monotonic_s=0.0)
 HOST = Host(MACHINE, BOOT, "gpu-1", "6.1")
 
 
@@ -36,7 +38,7 @@ def finished(config: Config, verdict: Verdict = Verdict.PASS, level: str = "quic
         store.begin(run)
     seen = healthy(make_plan(level, backend="cuda", gpus=GPUS, seed=1))
     report = build.build(replace(RUN, run_id=run.run_id, sequence=run.sequence), seen, judge(seen))
-    return Finished(run, seen.plan, HOST, replace(report, verdict=verdict), {}, planted=False, signed=signed)
+    return Finished(run, seen.plan, HOST, replace(report, verdict=verdict), NO_SERIES, planted=False, signed=signed)
 
 
 def recorded(config: Config, done: Finished) -> Recorded:

@@ -16,6 +16,7 @@ from gpu_burnin.node.reports import load
 from gpu_burnin.report import model, openmetrics, outputs
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.system import files
+from gpu_burnin.system.codec import to_json
 from tests.support import runbooks
 from tests.support.sample_nodes import power_brake_8
 from tests.support.sample_reports import faulty_8, healthy_8
@@ -33,7 +34,7 @@ def test_every_form_is_written_and_reads_back(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == FILES
     assert (tmp_path / "report.json").read_bytes() == written.report
     assert load(tmp_path) == report
-    assert json.loads((tmp_path / str(report.telemetry.series_file)).read_text()) == series
+    assert json.loads((tmp_path / str(report.telemetry.series_file)).read_text()) == to_json(series)
     assert (tmp_path / "metrics.prom").read_bytes() == outputs.metrics_bytes(report)
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert (tmp_path / "report.txt").read_text().startswith("VERDICT  FAIL")

@@ -14,6 +14,7 @@ from gpu_burnin.report import charts, html, text
 from gpu_burnin.report.model import NotRun
 from gpu_burnin.report.order import order_of
 from gpu_burnin.report.page import Page
+from gpu_burnin.report.series import RunSeries
 from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.types import Verdict
 from tests.support.made_reports import with_gpu, without_check
@@ -80,7 +81,7 @@ def test_a_lost_gpu_and_no_samples_at_all_make_a_page() -> None:
     report, _ = sample(count=2)
     lost: dict[str, Any] = {"uuid": "", "serial": "", "vbios": "", "name": "", "sku": "", "memory_bytes": 0}
     report = with_gpu(report, 1, verdict=Verdict.FAIL, **lost)
-    empty: dict[str, Any] = {"started_monotonic_s": 0.0, "gpus": {}, "windows": [], "rates": []}
+    empty = RunSeries(started_monotonic_s=0.0)
     shown = Parsed(html.render(report, empty)).text
     assert "lost: does not tell" in shown
     assert "Over time" not in shown

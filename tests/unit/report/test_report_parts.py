@@ -17,6 +17,7 @@ from gpu_burnin.report.curves import busbw, curves
 from gpu_burnin.report.links import ALONE, opinion, pcie
 from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
+from gpu_burnin.report.series import RunSeries
 from gpu_burnin.report.waves import summary, waves
 from gpu_burnin.types import Coverage, Measurement
 from tests.support import coverages
@@ -225,18 +226,19 @@ def test_only_the_time_of_the_check_is_shown() -> None:
     report, series = healthy_8()
     found = waves(report, series)
     assert found is not None
-    window = next(window for window in series["windows"] if window["check"] == "power")
+    window = next(window for window in series.windows if window.check == "power")
     seconds = [float(n) for n in re.findall(r">(\d+)(?: s)?</text>", found.gpus.folded[0].figures[2].svg)]
-    assert all(window["start_s"] - 3 <= second <= window["end_s"] + 3 for second in seconds if second > 100)
+    assert all(window.start_s - 3 <= second <= window.end_s + 3 for second in seconds if second > 100)
 
 
 def test_the_wait_for_leave_is_not_shown() -> None:
     report, series = healthy_8()
     plain = waves(report, series)
-    for window in series["windows"]:
-        if window["check"] == "power":
-            window["start_s"] -= 200
-    assert waves(report, series) == plain
+    windows = (
+        replace(window, start_s=window.start_s - 200) if window.check == "power" else window
+        for window in series.windows
+    )
+    assert waves(report, replace(series, windows=tuple(windows))) == plain
 
 
 def test_power_brake_is_shown_where_it_was() -> None:
@@ -268,8 +270,8 @@ def test_waves_that_were_not_made_are_told_with_the_reason() -> None:
 
 
 def test_power_check_without_samples_is_words_only() -> None:
-    report, series = healthy_1()
-    found = waves(report, {**series, "gpus": {}, "windows": [], "rates": []})
+    report, _ = healthy_1()
+    found = waves(report, RunSeries(started_monotonic_s=0.0))
     assert found is not None
     assert (found.gpus.shown, found.gpus.folded) == ((), ())
     assert found.told

@@ -7,8 +7,9 @@ import math
 
 import pytest
 
-from gpu_burnin.report.series import MAX_BUCKETS, build_series
+from gpu_burnin.report.series import MAX_BUCKETS, Rate, Window, build_series
 from gpu_burnin.report.svg import Frame, Line, nice_range, nice_step, plot
+from gpu_burnin.system.codec import to_json
 from gpu_burnin.telemetry.findings import GpuSeries, TelemetryFindings
 from gpu_burnin.types import CheckResult, Series, Verdict
 from tests.support.sample_reports import STARTED_S, healthy_8
@@ -21,31 +22,36 @@ def series_of(count: int, **columns: tuple[float | None, ...]) -> TelemetryFindi
 
 def test_short_run_is_kept_as_it_is() -> None:
     made = build_series((), series_of(3, power_w=(1.0, None, 2.5)), STARTED_S)
-    assert made["schema"] == "muster-series/v1"
-    assert made["gpus"] == {"G": {"t_s": [0.0, 0.1, 0.2], "columns": {"power_w": [1, None, 2.5]}}}
+    assert to_json(made) == {
+        "schema": "muster-series/v1",
+        "started_monotonic_s": STARTED_S,
+        "gpus": {"G": {"t_s": [0.0, 0.1, 0.2], "columns": {"power_w": [1, None, 2.5]}}},
+        "windows": [],
+        "rates": [],
+    }
 
 
 def test_long_run_is_thinned_and_keeps_its_extremes() -> None:
     count = 25_000
     values = tuple(9000.0 if i == 12_345 else float(i % 10) for i in range(count))
     bits = tuple(float(0x40 * (i == 777) | 4) for i in range(count))
-    made = build_series((), series_of(count, power_w=values, clocks_event_reasons=bits), STARTED_S)["gpus"]["G"]
-    assert len(made["t_s"]) == MAX_BUCKETS
-    assert made["t_s"] == sorted(made["t_s"])
-    assert made["t_s"][-1] == pytest.approx(count / 10, abs=2)
-    assert {len(made["columns"]["power_w"]), len(made["low"]["power_w"]), len(made["high"]["power_w"])} == {MAX_BUCKETS}
-    assert max(made["high"]["power_w"]) == 9000
-    assert max(made["columns"]["power_w"]) < 9000
-    assert min(made["low"]["power_w"]) == 0
+    made = build_series((), series_of(count, power_w=values, clocks_event_reasons=bits), STARTED_S).gpus["G"]
+    assert len(made.t_s) == MAX_BUCKETS
+    assert made.t_s == sorted(made.t_s)
+    assert made.t_s[-1] == pytest.approx(count / 10, abs=2)
+    assert {len(made.columns["power_w"]), len(made.low["power_w"]), len(made.high["power_w"])} == {MAX_BUCKETS}
+    assert max(made.high["power_w"]) == 9000
+    assert max(made.columns["power_w"]) < 9000
+    assert min(made.low["power_w"]) == 0
     # A power brake of a tenth of a second must not be averaged away.
-    assert [value for value in made["columns"]["clocks_event_reasons"] if value != 4] == [0x44]
-    assert "clocks_event_reasons" not in made["low"]
+    assert [value for value in made.columns["clocks_event_reasons"] if value != 4] == [0x44]
+    assert "clocks_event_reasons" not in made.low
 
 
 def test_extremes_that_the_sampler_kept_are_taken() -> None:
     samples = GpuSeries("G", (1.0,), {"power_w": (5.0,)}, {"power_w": (1.0,)}, {"power_w": (9.0,)})
-    made = build_series((), TelemetryFindings(series=(samples,)), 0.0)["gpus"]["G"]
-    assert (made["low"], made["high"]) == ({"power_w": [1]}, {"power_w": [9]})
+    made = build_series((), TelemetryFindings(series=(samples,)), 0.0).gpus["G"]
+    assert (made.low, made.high) == ({"power_w": [1]}, {"power_w": [9]})
 
 
 def test_windows_and_rates_count_from_the_start_of_the_run() -> None:
@@ -53,16 +59,13 @@ def test_windows_and_rates_count_from_the_start_of_the_run() -> None:
     ran = CheckResult("gemm", "G", Verdict.PASS, 4.5, series=(rate,), started_s=STARTED_S + 1)
     unknown = CheckResult("hbm", "G", Verdict.PASS, 4.5)
     made = build_series((ran, unknown), TelemetryFindings(), STARTED_S)
-    assert made["windows"] == [{"gpu": "G", "check": "gemm", "start_s": 1.0, "end_s": 5.5}]
-    assert made["rates"] == [
-        {"gpu": "G", "check": "gemm", "name": rate.name, "unit": "TFLOP/s", "t_s": [2.0, 3.0], "values": [800, None]}
-    ]
-    json.dumps(made, allow_nan=False)
+    assert made.windows == (Window("G", "gemm", start_s=1.0, end_s=5.5),)
+    assert made.rates == (Rate("G", "gemm", rate.name, "TFLOP/s", [2.0, 3.0], [800, None]),)
 
 
 def test_series_of_a_whole_node_are_small() -> None:
     _, series = healthy_8()
-    assert len(json.dumps(series)) < 1_000_000
+    assert len(json.dumps(to_json(series))) < 1_000_000
 
 
 @pytest.mark.parametrize(("span", "wanted", "step"), [(60, 5, 20), (97, 5, 20), (0.8, 4, 0.2), (2000, 4, 500)])
