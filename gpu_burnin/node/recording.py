@@ -19,7 +19,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import signing
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, makes_known, remember
 from gpu_burnin.node.store import RunDirectory, Store
-from gpu_burnin.report import model, outputs
+from gpu_burnin.report import model, openmetrics, outputs
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.report.series import RunSeries
 from gpu_burnin.settings.config import Config
@@ -182,5 +182,5 @@ def _exported(finished: Finished, config: Config) -> list[str]:
         return []
     return _tried(
         f"metrics_file {path} cannot be written, so node_exporter shows the run before",
-        lambda: write_atomic(path, outputs.metrics_bytes(finished.report), mode=0o644),
+        lambda: write_atomic(path, openmetrics.to_openmetrics(finished.report), mode=0o644),
     )

@@ -17,17 +17,6 @@ from gpu_burnin.judge.xid import is_own
 from gpu_burnin.report import model
 from gpu_burnin.report.file_names import SERIES
 from gpu_burnin.report.formatting import covered
-from gpu_burnin.report.model import (
-    KernelLog,
-    LoggedXid,
-    NotRun,
-    NvmlEvent,
-    RunCoverage,
-    Selftest,
-    Telemetry,
-    TestedGpu,
-    UnitCoverage,
-)
 from gpu_burnin.report.units import finite
 from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.host import Host
@@ -76,7 +65,7 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
         plan=model.plain(plan),
         plan_sha256=plan.digest(),
         hardware_sha256=hardware_identity.digest(run.hardware),
-        gpus=tuple(TestedGpu(**vars(gpu), verdict=_gpu_verdict(gpu, judged)) for gpu in run.found.gpus),
+        gpus=tuple(model.TestedGpu(**vars(gpu), verdict=_gpu_verdict(gpu, judged)) for gpu in run.found.gpus),
         checks=tuple(replace(result, series=(), reasons=(), started_s=0.0) for result in judged.results),
         telemetry=_telemetry(seen, run.found.gpus),
         selftest=tuple(_selftest(test) for test in seen.selftests),
@@ -84,9 +73,9 @@ def build(run: RunFacts, seen: Observations, judged: Judgement) -> model.Report:
     )
 
 
-def _selftest(test: SelftestResult) -> Selftest:
+def _selftest(test: SelftestResult) -> model.Selftest:
     real = None if test.real is None else test.real.code
-    return Selftest(**{**vars(test), "latency_s": finite(test.latency_s), "real": real})
+    return model.Selftest(**{**vars(test), "latency_s": finite(test.latency_s), "real": real})
 
 
 def _software(run: RunFacts, judged: Judgement) -> dict[str, str | None]:
@@ -112,11 +101,11 @@ def _gpu_verdict(gpu: Gpu, judged: Judgement) -> Verdict:
     return judged.gpus.get(gpu.uuid, worst([Verdict.INCONCLUSIVE, *of_gpu]))
 
 
-def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> Telemetry:
+def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> model.Telemetry:
     log = seen.kernel_log
     uuids = {gpu.pci_bus_id: gpu.uuid for gpu in gpus}
     events = tuple(
-        LoggedXid(
+        model.LoggedXid(
             event.xid,
             event.sxid,
             event.pci_bus_id,
@@ -128,21 +117,21 @@ def _telemetry(seen: Observations, gpus: tuple[Gpu, ...]) -> Telemetry:
         )
         for event in log.events
     )
-    return Telemetry(
-        KernelLog(log.source, log.alive, log.gaps, events),
+    return model.Telemetry(
+        model.KernelLog(log.source, log.alive, log.gaps, events),
         seen.telemetry.counters,
         seen.telemetry.sources,
         tuple(
-            NvmlEvent(event.gpu, event.kind, event.data, event.count, round(event.t_s * 1e6))
+            model.NvmlEvent(event.gpu, event.kind, event.data, event.count, round(event.t_s * 1e6))
             for event in seen.telemetry.events
         ),
         SERIES,
     )
 
 
-def _coverage(seen: Observations, judged: Judgement) -> RunCoverage:
+def _coverage(seen: Observations, judged: Judgement) -> model.RunCoverage:
     units = tuple(
-        UnitCoverage(
+        model.UnitCoverage(
             check=result.name,
             gpu=result.gpu,
             seconds=result.seconds,
@@ -153,7 +142,7 @@ def _coverage(seen: Observations, judged: Judgement) -> RunCoverage:
         for result in seen.results
     )
     gpus = tuple(
-        UnitCoverage(
+        model.UnitCoverage(
             gpu=gpu.uuid,
             seconds=sum(result.seconds for result in seen.results if result.gpu == gpu.uuid),
             verified_s=sum(verified_s(result) for result in seen.results if result.gpu == gpu.uuid),
@@ -161,14 +150,14 @@ def _coverage(seen: Observations, judged: Judgement) -> RunCoverage:
         )
         for gpu in seen.plan.units
     )
-    return RunCoverage(units, gpus, tuple(_not_run(seen, judged)), tuple(seen.plan.inject))
+    return model.RunCoverage(units, gpus, tuple(_not_run(seen, judged)), tuple(seen.plan.inject))
 
 
-def _not_run(seen: Observations, judged: Judgement) -> Iterator[NotRun]:
+def _not_run(seen: Observations, judged: Judgement) -> Iterator[model.NotRun]:
     for gap in judged.gaps:
-        yield NotRun(gap.check, gap.gpu, "interrupted" if seen.interrupted else "no result")
+        yield model.NotRun(gap.check, gap.gpu, "interrupted" if seen.interrupted else "no result")
     for check in seen.left_out:
-        yield NotRun(check, None, "left out by --checks or --skip")
+        yield model.NotRun(check, None, "left out by --checks or --skip")
     planned = {check.name for check in seen.plan.checks}
     busy = any(reason.code == "GPU_BUSY" for reason in judged.reasons)
     in_mig = any(gpu.instances is not None for gpu in seen.plan.gpus)
@@ -176,4 +165,4 @@ def _not_run(seen: Observations, judged: Judgement) -> Iterator[NotRun]:
     for check, row in CHECKS.items():
         if check not in planned and check not in seen.left_out:
             why = "GPUs in MIG mode reach no other GPU" if row.between_gpus and in_mig else unasked
-            yield NotRun(check, None, "optional, and not asked for" if row.optional else why)
+            yield model.NotRun(check, None, "optional, and not asked for" if row.optional else why)

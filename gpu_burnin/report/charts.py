@@ -14,7 +14,6 @@ from gpu_burnin.report.check_findings import link_of
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.series import NO_SAMPLES, Rate, RunSeries, Samples, Values
 from gpu_burnin.report.svg import Band, Frame, Line, Mark, nice_range, nice_step, plot
-from gpu_burnin.report.units import gpu_name
 from gpu_burnin.system.quantities import number
 
 # Colours that the style sheet has for checks and stretches.
@@ -194,7 +193,7 @@ class _Page:
             note = _noted(quantity, every)
             apart = furthest(every, self._x, points, _APART * (y[1] - y[0]))
             if apart is not None:
-                name, own = gpu_name(self._report, list(strands)[apart]), every[apart]
+                name, own = self._report.name(list(strands)[apart]), every[apart]
                 alone = pooled([own], self._x, points)
                 lines.append(Line("line1", name, alone.t_s, alone.values))
                 note = f"{name}: {_noted(quantity, [own])}"
@@ -203,7 +202,7 @@ class _Page:
 
     def figures(self, uuid: str) -> Iterator[Figure]:
         """The plots of one GPU; what was not measured has none."""
-        samples, whom = self._series.gpus.get(uuid, NO_SAMPLES), gpu_name(self._report, uuid)
+        samples, whom = self._series.gpus.get(uuid, NO_SAMPLES), self._report.name(uuid)
         for quantity in _QUANTITIES:
             parts = samples.parts(quantity.column)
             if not _values(parts[0]):
@@ -226,7 +225,7 @@ class _Page:
         strands = [Strand(item.t_s, share, share, share) for item, share in rates]
         line = _line_of("line0", "median of all rates", pooled(strands, self._x, _RATE_POINTS))
         lowest, item = min(((min(_values(share)), item) for item, share in rates), key=lambda found: found[0])
-        which = _short_name(item) if uuid else f"{gpu_name(self._report, item.gpu)} {_short_name(item)}"
+        which = _short_name(item) if uuid else f"{self._report.name(item.gpu)} {_short_name(item)}"
         note = f"lowest {lowest:.0f} %, {which}"
         yield self._figure(whom, "Throughput", "%", note, self._rate_y, [line], list(self._windows(uuid)), uuid)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpu_burnin.report.model import ReasonOrWarning, Report
-from gpu_burnin.report.units import gpu_name, without_name
+from gpu_burnin.report.units import without_name
 from gpu_burnin.system.entries import mapping_of, names_of
 from gpu_burnin.types import Reason
 
@@ -29,10 +29,10 @@ def link_of(item: ReasonOrWarning) -> list[str]:
 def units_of(report: Report, item: ReasonOrWarning) -> list[str]:
     """What a reason or warning is about: a GPU, both GPUs of a link (in the report's order), or the node."""
     if item.gpu is not None or not (link := link_of(item)):
-        return [gpu_name(report, item.gpu)]
+        return [report.name(item.gpu)]
     order = [gpu.uuid for gpu in report.gpus]
     link.sort(key=lambda uuid: order.index(uuid) if uuid in order else len(order))
-    return [gpu_name(report, uuid) for uuid in link]
+    return [report.name(uuid) for uuid in link]
 
 
 def has_bad_link(report: Report, check: str, uuid: str) -> bool:
@@ -61,7 +61,7 @@ def failed_links(report: Report) -> list[str]:
     found = []
     for reason in report.reasons:
         if reason.severity == "FAIL" and (gpus := link_of(reason)):
-            found.append("the link between {} and {}".format(*sorted(gpu_name(report, uuid) for uuid in gpus)))
+            found.append("the link between {} and {}".format(*sorted(report.name(uuid) for uuid in gpus)))
     return list(dict.fromkeys(found))
 
 

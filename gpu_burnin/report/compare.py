@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,9 +20,10 @@ SCHEMA = "muster-comparison/v1"
 _NOISE = 0.01
 # Differences of one kind that a person reads.
 _MAX_SHOWN = 24
-
 # Pairs of GPUs that are named in one line.
 _MAX_NAMED = 4
+# By what was measured and its unit (None: no number): values by place.
+_Table = dict[tuple[str, str | None], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -163,14 +164,29 @@ def _differing(
             yield Change(kind, what, place, a, b, (b - a) / abs(a) if both and a else None, unit or "")
 
 
+def _on_node(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    """Changes of facts of the node, by their names."""
+    for name in dict.fromkeys([*old, *new]):
+        yield from _differing(kind, name, {"node": old.get(name)}, {"node": new.get(name)})
+
+
+def _each(kind: str, old: _Table, new: _Table, single: frozenset[str] = frozenset()) -> Iterator[Change]:
+    """Changes of everything in two tables."""
+    for what, unit in dict.fromkeys([*old, *new]):
+        a, b = old.get((what, unit), {}), new.get((what, unit), {})
+        yield from _differing(kind, what, a, b, single=single, unit=unit)
+
+
 def _verdicts(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     def of(report: Report, known: Mapping[str, str]) -> dict[str, Any]:
         return {"node": report.verdict, **{_place(known, _key(gpu)): gpu.verdict for gpu in report.gpus}}
 
     yield from _differing("verdict", "verdict", of(before, names.old), of(after, names.new), single=names.single)
-    yield from _differing("verdict", "action", {"node": before.action}, {"node": after.action})
-    yield from _differing("verdict", "simulated", {"node": before.simulated}, {"node": after.simulated})
-    yield from _differing("verdict", "interrupted", {"node": before.interrupted}, {"node": after.interrupted})
+    old, new = (
+        {"action": report.action, "simulated": report.simulated, "interrupted": report.interrupted}
+        for report in (before, after)
+    )
+    yield from _on_node("verdict", old, new)
 
 
 def _findings(before: Report, after: Report, names: _Names, kind: str) -> Iterator[Change]:
@@ -200,47 +216,38 @@ def _hardware(before: Report, after: Report, names: _Names) -> Iterator[Change]:
         old = {_place(names.old, _key(gpu)): getattr(gpu, field) for gpu in before.gpus}
         new = {_place(names.new, _key(gpu)): getattr(gpu, field) for gpu in after.gpus}
         yield from _differing("hardware", field, old, new, single=names.single)
-    for field in ("machine_id", "hostname"):
-        yield from _differing(
-            "hardware", field, {"node": getattr(before.host, field)}, {"node": getattr(after.host, field)}
-        )
-    for was, became in ((before.host.dmi, after.host.dmi), (before.host.bmc, after.host.bmc)):
-        for field in dict.fromkeys([*was, *became]):
-            old, new = {"node": was.get(field)}, {"node": became.get(field)}
-            yield from _differing("hardware", field, old, new)
+    old, new = ({"machine_id": one.host.machine_id, "hostname": one.host.hostname} for one in (before, after))
+    yield from _on_node("hardware", old, new)
+    yield from _on_node("hardware", before.host.dmi, after.host.dmi)
+    yield from _on_node("hardware", before.host.bmc, after.host.bmc)
 
 
 def _software(before: Report, after: Report) -> Iterator[Change]:
-    for field in dict.fromkeys([*before.software, *after.software]):
-        old, new = {"node": before.software.get(field)}, {"node": after.software.get(field)}
-        yield from _differing("software", field, old, new)
-    for field in ("kernel", "boot_id"):
-        yield from _differing(
-            "software", field, {"node": getattr(before.host, field)}, {"node": getattr(after.host, field)}
-        )
-    yield from _differing("software", "level", {"node": before.level}, {"node": after.level})
-    old, new = {"node": before.plan.get("backend")}, {"node": after.plan.get("backend")}
-    yield from _differing("software", "backend", old, new)
+    yield from _on_node("software", before.software, after.software)
+    old, new = (
+        {"kernel": one.host.kernel, "boot_id": one.host.boot_id, "level": one.level, "backend": one.plan.get("backend")}
+        for one in (before, after)
+    )
+    yield from _on_node("software", old, new)
     for group in ("shapes", "options"):
-        was, became = mapping_of(before.plan, group), mapping_of(after.plan, group)
         # Where the grant of the waves is looked for is no setting of the test.
-        for field in dict.fromkeys(name for name in (*was, *became) if name != "wave_dir"):
-            yield from _differing("software", field, {"node": was.get(field)}, {"node": became.get(field)})
+        old, new = (
+            {name: value for name, value in mapping_of(one.plan, group).items() if name != "wave_dir"}
+            for one in (before, after)
+        )
+        yield from _on_node("software", old, new)
 
 
 def _measurements(before: Report, after: Report, names: _Names) -> Iterator[Change]:
-    def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+    def of(report: Report, known: Mapping[str, str]) -> _Table:
+        found: _Table = {}
         for check in report.checks:
             for item in check.measurements:
                 gpu, name = measured(report, check, item.name)
                 found.setdefault((name, item.unit), {})[_place(known, gpu)] = finite(item.value)
         return found
 
-    old, new = of(before, names.old), of(after, names.new)
-    for name, unit in dict.fromkeys([*old, *new]):
-        a, b = old.get((name, unit), {}), new.get((name, unit), {})
-        yield from _differing("measurement", name, a, b, single=names.single, unit=unit)
+    yield from _each("measurement", of(before, names.old), of(after, names.new), names.single)
 
 
 def _pairs(before: Report, after: Report, names: _Names) -> Iterator[Change]:
@@ -249,8 +256,8 @@ def _pairs(before: Report, after: Report, names: _Names) -> Iterator[Change]:
     Pairs with a GPU that only one report has are left out: the GPU is listed once.
     """
 
-    def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+    def of(report: Report, known: Mapping[str, str]) -> _Table:
+        found: _Table = {}
         matrix = peers.matrix_of(report)
         for transfer in matrix.transfers:
             gpu, peer, direction = transfer
@@ -259,67 +266,50 @@ def _pairs(before: Report, after: Report, names: _Names) -> Iterator[Change]:
                 on = f"{ends[0]} {'to' if direction == 'write' else 'from'} {ends[1]}"
                 right = "right" if matrix.verified(transfer) else matrix.pair(transfer).why or "not looked at"
                 found.setdefault((f"copy, {direction}", "B/s"), {})[on] = matrix.rate(transfer)
-                found.setdefault((f"data, {direction}", ""), {})[on] = "wrong" if matrix.wrong(transfer) else right
+                found.setdefault((f"data, {direction}", None), {})[on] = "wrong" if matrix.wrong(transfer) else right
         return found
 
-    old, new = of(before, names.old), of(after, names.new)
-    for what, unit in dict.fromkeys([*old, *new]):
-        a, b = old.get((what, unit), {}), new.get((what, unit), {})
-        yield from _differing("pair", what, a, b, unit=unit or None)
+    yield from _each("pair", of(before, names.old), of(after, names.new))
 
 
 def _collectives(before: Report, after: Report) -> Iterator[Change]:
-    def of(report: Report) -> dict[str, dict[str, Any]]:
+    def of(report: Report) -> _Table:
         return {
-            f"{collective}, {algorithm}, bus bandwidth": {"node": max(points.values())}
+            (f"{collective}, {algorithm}, bus bandwidth", "B/s"): {"node": max(points.values())}
             for (collective, algorithm), points in curves.busbw(report).items()
             if points
         }
 
-    old, new = of(before), of(after)
-    for what in dict.fromkeys([*old, *new]):
-        yield from _differing("collective", what, old.get(what, {}), new.get(what, {}), unit="B/s")
+    yield from _each("collective", of(before), of(after))
 
 
 def _counters(before: Report, after: Report, names: _Names) -> Iterator[Change]:
-    def of(report: Report, known: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+    def of(report: Report, known: Mapping[str, str]) -> _Table:
+        found: _Table = {}
         for item in report.telemetry.counters:
             found.setdefault((item.name, item.unit), {})[_place(known, item.gpu)] = item.delta
         return found
 
-    old, new = of(before, names.old), of(after, names.new)
-    for name, unit in dict.fromkeys([*old, *new]):
-        a, b = old.get((name, unit), {}), new.get((name, unit), {})
-        yield from _differing("counter", name, a, b, single=names.single, unit=unit)
+    yield from _each("counter", of(before, names.old), of(after, names.new), names.single)
 
 
 def _coverage(before: Report, after: Report, names: _Names) -> Iterator[Change]:
-    def seconds(key: str) -> Callable[[Report, Mapping[str, str]], dict[str, dict[str, Any]]]:
-        def of(report: Report, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-            found: dict[str, dict[str, Any]] = {}
-            for unit in report.coverage.units:
-                if (value := getattr(unit, key)) is not None:
-                    found.setdefault(unit.check, {})[_place(known, unit.gpu)] = round(value, 1)
-            return found
-
-        return of
-
-    def missing(report: Report, known: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for gap in report.coverage.not_run:
-            found.setdefault(gap.check, {})[_place(known, gap.gpu)] = gap.why
+    def time(report: Report, known: Mapping[str, str], what: str, key: str) -> _Table:
+        found: _Table = {}
+        for unit in report.coverage.units:
+            if (value := getattr(unit, key)) is not None:
+                found.setdefault((f"{what} {unit.check}", "s"), {})[_place(known, unit.gpu)] = round(value, 1)
         return found
 
-    for what, of, unit in (
-        ("time of", seconds("seconds"), "s"),
-        ("verified time of", seconds("verified_s"), "s"),
-        ("not run:", missing, None),
-    ):
-        old, new = of(before, names.old), of(after, names.new)
-        for check in dict.fromkeys([*old, *new]):
-            a, b = old.get(check, {}), new.get(check, {})
-            yield from _differing("coverage", f"{what} {check}", a, b, single=names.single, unit=unit)
+    def missing(report: Report, known: Mapping[str, str]) -> _Table:
+        found: _Table = {}
+        for gap in report.coverage.not_run:
+            found.setdefault((f"not run: {gap.check}", None), {})[_place(known, gap.gpu)] = gap.why
+        return found
+
+    for asked in (("time of", "seconds"), ("verified time of", "verified_s")):
+        yield from _each("coverage", time(before, names.old, *asked), time(after, names.new, *asked), names.single)
+    yield from _each("coverage", missing(before, names.old), missing(after, names.new), names.single)
 
 
 # --- text ---

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from gpu_burnin.checks.nccl.result import NcclCoverage
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, Level, Line, key_of, nice_range, nice_step, plot
-from gpu_burnin.report.units import coverages_of, gpu_name, results_of
+from gpu_burnin.report.units import coverages_of, results_of
 from gpu_burnin.system.quantities import GB, number, rate, size
 from gpu_burnin.types import CheckResult
 
@@ -181,7 +181,7 @@ def _latest(report: Report, covered: list[NcclCoverage]) -> str:
     found = list(dict.fromkeys(coverage.latest_gpu for coverage in covered if coverage.latest_gpu))
     if len(found) != 1:
         return ""
-    return f"The others wait for {gpu_name(report, found[0])}, which reaches the operations last."
+    return f"The others wait for {report.name(found[0])}, which reaches the operations last."
 
 
 def _missing(covered: list[NcclCoverage]) -> list[str]:

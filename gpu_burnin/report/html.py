@@ -23,7 +23,6 @@ from gpu_burnin.report.memory import error_maps, memory_rows
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.peers import peers
 from gpu_burnin.report.series import RunSeries
-from gpu_burnin.report.units import gpu_label, gpu_name
 from gpu_burnin.report.waves import waves
 from gpu_burnin.telemetry.kmsg import log_summary
 
@@ -69,8 +68,8 @@ def render(report: Report, series: RunSeries) -> str:
         telemetry_cell=functools.partial(standing.telemetry_cell, report, series),
         forms=FORMS,
         started_s=series.started_monotonic_s,
-        label=functools.partial(gpu_label, report),
-        name=functools.partial(gpu_name, report),
+        label=report.label,
+        name=report.name,
         formatting=formatting,
     )
 

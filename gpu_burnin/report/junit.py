@@ -14,7 +14,6 @@ from xml.etree import ElementTree as ET
 from gpu_burnin.report.check_findings import link_of, units_of
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
-from gpu_burnin.report.units import gpu_label
 from gpu_burnin.types import Reason
 
 # Characters that XML 1.0 cannot hold, not even escaped (XML 1.0, section 2.2).
@@ -120,7 +119,7 @@ def _checks(report: Report) -> Iterator[_Case]:
         # What was found outside the check (nothing covered, a blind self-test) counts against its case too.
         outcomes = {check.verdict, *(reason.severity for reason in own)}
         outcome = next(name for name in ("FAIL", "INCONCLUSIVE", "PASS") if name in outcomes)
-        yield _Case(check.name, gpu_label(report, check.gpu), outcome, check.seconds, kind or outcome, message, text)
+        yield _Case(check.name, report.label(check.gpu), outcome, check.seconds, kind or outcome, message, text)
 
 
 def _gaps(report: Report) -> Iterator[_Case]:
@@ -134,7 +133,7 @@ def _gaps(report: Report) -> Iterator[_Case]:
         own = [reason for reason in report.reasons if (reason.check, reason.gpu) == (gap.check, gap.gpu)]
         kind, message, text = _why(own) if own else ("NOT_RUN", f"{gap.check} was not run: {gap.why}", "")
         outcome = "FAIL" if any(reason.severity == "FAIL" for reason in own) else "INCONCLUSIVE"
-        yield _Case(gap.check, gpu_label(report, gap.gpu), outcome, 0.0, kind, message, text)
+        yield _Case(gap.check, report.label(gap.gpu), outcome, 0.0, kind, message, text)
 
 
 def _selftests(report: Report) -> Iterator[_Case]:
@@ -142,7 +141,7 @@ def _selftests(report: Report) -> Iterator[_Case]:
         real, missed = test.real, "was not detected" if test.injected else "could not be injected"
         yield _Case(
             "selftest",
-            f"{test.check} {test.fault} {gpu_label(report, test.gpu)}",
+            f"{test.check} {test.fault} {report.label(test.gpu)}",
             "PASS" if test.seen else "FAIL" if real else "INCONCLUSIVE",
             test.latency_s or 0.0,
             real or "SELFTEST_BLIND",
@@ -162,7 +161,7 @@ def _run(report: Report, others: list[_Case]) -> Iterator[_Case]:
     of_node = {check.name for check in report.checks if check.gpu is None}
     strays: dict[tuple[str, str], list[Reason]] = {}
     for reason in reasons:
-        check, unit = reason.check, gpu_label(report, reason.gpu)
+        check, unit = reason.check, report.label(reason.gpu)
         if check not in of_node and (check, unit) not in told:
             ends = units_of(report, reason) if reason.gpu is None and link_of(reason) else [unit]
             strays.setdefault((check, " and ".join(ends)), []).append(reason)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpu_burnin.checks.dcgm.result import DcgmCoverage, DiagnosticRow, release_text
 from gpu_burnin.checks.pcie.result import LinkUnderLoad, PcieCoverage
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_name, results_of
+from gpu_burnin.report.units import results_of
 from gpu_burnin.system.quantities import GB, number
 from gpu_burnin.types import CheckResult, Measurement
 
@@ -83,7 +83,7 @@ def _link_row(report: Report, check: CheckResult, items: Mapping[str, Measuremen
     now = f"gen {link.generation or '?'} x{link.width or '?'}" if link.generation or link.width else "-"
     could = f" (of gen {generation or '?'} x{width or '?'})" if link.is_narrow else ""
     cells = tuple((_rate(item := items.get(name)), bool(item and item.below_floor)) for name in names)
-    return LinkRow(gpu_name(report, check.gpu), now + could, link.is_narrow, cells, copies)
+    return LinkRow(report.name(check.gpu), now + could, link.is_narrow, cells, copies)
 
 
 def _rate(item: Measurement | None) -> str:
@@ -139,4 +139,4 @@ def _unit(report: Report, gpu: str | int) -> str:
     """A UUID, or DCGM's own number where it gives no serial; below 0 it means the node."""
     if isinstance(gpu, int):
         return f"DCGM's GPU {gpu}" if gpu >= 0 else "node"
-    return gpu_name(report, gpu)
+    return report.name(gpu)

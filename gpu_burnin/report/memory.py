@@ -11,7 +11,7 @@ from markupsafe import Markup
 from gpu_burnin.checks.hbm.result import HbmCoverage, wrong_text
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.svg import Dot, Frame, drawing, key_of, nice_step, plot
-from gpu_burnin.report.units import gpu_name, results_of
+from gpu_burnin.report.units import results_of
 from gpu_burnin.system.quantities import duration, size
 from gpu_burnin.types import CheckResult
 
@@ -58,7 +58,7 @@ def _row(report: Report, check: CheckResult) -> Memory:
     found = check.coverage if isinstance(check.coverage, HbmCoverage) else None
     wrong = wrong_text(check)
     return Memory(
-        gpu_name(report, check.gpu),
+        report.name(check.gpu),
         _bar(found) if found else None,
         _covered(found) if found else "not said",
         size(found.unreachable_bytes) if found and found.unreachable_bytes is not None else "-",
@@ -118,7 +118,7 @@ def error_maps(report: Report) -> list[ErrorMap]:
         names = list(dict.fromkeys(pattern for _, _, pattern, _ in dots))
         points = [Dot(x, bit, label, names.index(pattern)) for x, bit, pattern, label in dots]
         found = check.coverage if isinstance(check.coverage, HbmCoverage) else None
-        name = gpu_name(report, check.gpu)
+        name = report.name(check.gpu)
         end = (found.covered_bytes or found.gpu_memory_bytes or 0) if found else 0
         figures = [_figure(name, points, 0.0, max(float(end), 1.0))]
         low, high = min(dot.x for dot in points), max(dot.x for dot in points)

@@ -16,17 +16,7 @@ from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json
 from gpu_burnin.system.host import Host
 from gpu_burnin.telemetry.findings import Counter, Source
-from gpu_burnin.types import (
-    COMES_LAST,
-    Action,
-    CheckResult,
-    Coverage,
-    Gpu,
-    Notice,
-    Reason,
-    Verdict,
-    optional,
-)
+from gpu_burnin.types import COMES_LAST, Action, CheckResult, Coverage, Gpu, Notice, Reason, Verdict, optional
 
 NAME = "muster-report"
 # 1.1 added warnings, telemetry.sources and .events, coverage.gpus, units.covered and what a counter looks like.
@@ -205,6 +195,21 @@ class Report:
             for number, uuid in enumerate(gpu.uuids)
             if uuid
         }
+
+    @functools.cached_property
+    def gpu_at(self) -> Mapping[int, TestedGpu]:
+        """The GPUs by their indices."""
+        return {gpu.index: gpu for gpu in reversed(self.gpus)}
+
+    def name(self, uuid: str | None) -> str:
+        """The short form of a GPU or MIG instance: "GPU 3", "GPU 3 MIG 0", or "node"."""
+        return self.unit_names.get(uuid or "") or self.label(uuid)
+
+    def label(self, uuid: str | None) -> str:
+        """How a person finds the GPU: index and PCI address. "node" without a UUID."""
+        if uuid is None:
+            return "node"
+        return f"{self.unit_names[uuid]} {self.gpu_of[uuid].pci_bus_id}" if uuid in self.gpu_of else uuid
 
 
 def plain(value: object) -> Any:

@@ -42,7 +42,7 @@ def write(run_dir: Path, report: model.Report, series: RunSeries) -> Written:
         REPORT_TEXT: lambda: as_text(report).encode(),
         REPORT_HTML: lambda: _page(report, series).encode(),
         JUNIT: lambda: junit.to_junit(report),
-        METRICS: lambda: metrics_bytes(report),
+        METRICS: lambda: openmetrics.to_openmetrics(report),
         REPORT: lambda: written.report,
     }
     for name, form in forms.items():
@@ -78,11 +78,6 @@ def _page(report: model.Report, series: RunSeries) -> str:
             f"beside it. Please report this fault with these lines:\n\n{traceback.format_exc()}"
         )
         return f'<!DOCTYPE html>\n<meta charset="utf-8">\n<title>No page</title>\n<pre>{text}</pre>\n'
-
-
-def metrics_bytes(report: model.Report) -> bytes:
-    """What the textfile collector of node_exporter reads."""
-    return openmetrics.to_openmetrics(report)
 
 
 def _json(series: RunSeries) -> bytes:

@@ -11,11 +11,11 @@ from typing import TypeAlias
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.hardware.reasons import is_note
 from gpu_burnin.report.check_findings import common_codes, link_of, units_of
-from gpu_burnin.report.formatting import bound, merged, taken_for, without_numbers
+from gpu_burnin.report.formatting import bound, merged, without_numbers
 from gpu_burnin.report.headline import first_reason, headline, listed
 from gpu_burnin.report.model import NotRun, ReasonOrWarning, Report, TestedGpu, UnitCoverage
 from gpu_burnin.report.order import order_of
-from gpu_burnin.report.units import gpu_name, measured, without_name
+from gpu_burnin.report.units import measured, without_name
 from gpu_burnin.report.verdicts import columns, verdict_on
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.quantities import SHORT_S, duration, number, rate, size
@@ -247,7 +247,7 @@ class Page:
                 shown = check.errors[:MAX_ERRORS]
                 columns = list(dict.fromkeys(key for error in shown for key in error))
                 rows = [[_plain(error.get(column)) for column in columns] for error in shown]
-                heading = f"{check.name} on {gpu_name(self.report, check.gpu)}"
+                heading = f"{check.name} on {self.report.name(check.gpu)}"
                 tables.append((heading, columns, rows, len(check.errors) - len(shown)))
         return tables
 
@@ -264,7 +264,7 @@ class Page:
                 sums.seen += int(test.seen)
                 sums.slowest_s = max(sums.slowest_s, test.latency_s or 0.0)
             if not test.seen:
-                row.missed.append(gpu_name(self.report, test.gpu))
+                row.missed.append(self.report.name(test.gpu))
             if bits is not None:
                 row.bits.append(bits)
                 group.smallest_bits = min(bits, group.smallest_bits if group.smallest_bits is not None else bits)
@@ -307,17 +307,12 @@ class Page:
 
     def _units(self, units: Iterable[_OfUnit]) -> str:
         """Which GPUs: "node", "GPU 5", "GPUs 0, 1 and 4", "all 8 GPUs"."""
-        found = [gpu_name(self.report, unit.gpu) for unit in units]
+        found = [self.report.name(unit.gpu) for unit in units]
         if len(found) > 1 and len(found) == len(self.report.gpus):
             return f"all {len(found)} GPUs"
         if len(found) > 1 and all(name.startswith("GPU ") for name in found):
             return f"GPUs {listed([name.removeprefix('GPU ') for name in found])}"
         return listed(found)
-
-    @property
-    def taken_for(self) -> str:
-        """What the run expected of the node, and which NVLinks it assumed."""
-        return taken_for(self.report)
 
     @property
     def not_run(self) -> list[tuple[str, str]]:

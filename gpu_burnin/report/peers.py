@@ -12,7 +12,7 @@ from markupsafe import Markup
 from gpu_burnin.checks.nvlink.result import Matrix, NvlinkCoverage, Transfer, place_text
 from gpu_burnin.report.grid import STEPS, Cell, Outline, grid
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import gpu_name, results_of, without_name
+from gpu_burnin.report.units import results_of, without_name
 from gpu_burnin.system.entries import mapping_of, names_of, text_of
 from gpu_burnin.system.quantities import GB, number, rate
 from gpu_burnin.types import COPY_DIRECTIONS, CheckResult, CopyDirection, Reason
@@ -170,7 +170,7 @@ def _cell(report: Report, matrix: Matrix, transfer: Transfer, blamed: Iterable[B
     gpu, peer, direction = transfer
     verb = "writes to" if direction == "write" else "reads from"
     over = f" over {path_name(pair.path)}" if pair.path else ""
-    sentence = f"{gpu_name(report, gpu)} {verb} {gpu_name(report, peer)}{over}"
+    sentence = f"{report.name(gpu)} {verb} {report.name(peer)}{over}"
     word = next((blame.word for blame in blamed if transfer in blame.transfers), "")
     mark = "wrong" if wrong else word if word in ("slow", "dead") else ""
     why = f": {pair.why}" if pair.why else ""

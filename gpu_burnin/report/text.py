@@ -12,7 +12,7 @@ from gpu_burnin.report.check_findings import has_bad_link, units_of
 from gpu_burnin.report.formatting import taken_for
 from gpu_burnin.report.model import ReasonOrWarning, Report
 from gpu_burnin.report.order import order_of
-from gpu_burnin.report.units import gpu_name, without_name
+from gpu_burnin.report.units import without_name
 from gpu_burnin.report.verdicts import WATCHED, columns, verdict_on, worst
 from gpu_burnin.system.prose import STANDARD_WIDTH, line_up, table, table_with_text, wrap
 from gpu_burnin.system.quantities import duration, rate
@@ -99,7 +99,7 @@ def _reason_lines(report: Report, items: Sequence[ReasonOrWarning], width: int) 
 
 
 def _units(report: Report, uuids: Iterable[str | None]) -> str:
-    return _joined(report, [gpu_name(report, uuid) for uuid in uuids])
+    return _joined(report, [report.name(uuid) for uuid in uuids])
 
 
 def _joined(report: Report, units: Sequence[str]) -> str:
@@ -256,15 +256,13 @@ def _telemetry(report: Report) -> list[str]:
     dead = [source for source in telemetry.sources if not source.alive]
     if telemetry.sources:
         alive = f"{len(telemetry.sources) - len(dead)} of {len(telemetry.sources)} sources answered"
-        silent = ", ".join(f"{source.name} on {gpu_name(report, source.gpu)}" for source in dead[:_MAX_COUNTERS])
+        silent = ", ".join(f"{source.name} on {report.name(source.gpu)}" for source in dead[:_MAX_COUNTERS])
         more = f" and {len(dead) - _MAX_COUNTERS} more" if len(dead) > _MAX_COUNTERS else ""
         lines += [f"Telemetry: {alive}" + (f"; silent: {silent}{more}" if dead else "")]
     # Energy always moves and says nothing of faults.
     moved = [item for item in telemetry.counters if item.delta and "energy" not in item.name]
     if telemetry.counters:
-        told = ", ".join(
-            f"{item.name} {item.delta:+,} on {gpu_name(report, item.gpu)}" for item in moved[:_MAX_COUNTERS]
-        )
+        told = ", ".join(f"{item.name} {item.delta:+,} on {report.name(item.gpu)}" for item in moved[:_MAX_COUNTERS])
         more = f" and {len(moved) - _MAX_COUNTERS} more" if len(moved) > _MAX_COUNTERS else ""
         unread = sum(item.delta is None for item in telemetry.counters)
         blind = f"; {unread} could not be read" if unread else ""

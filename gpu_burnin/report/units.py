@@ -45,7 +45,7 @@ def coverages_of(report: Report, kind: type[_Covered]) -> Iterator[_Covered]:
 def measured(report: Report, check: CheckResult, name: str) -> tuple[str | None, str]:
     """Whose measurement `name` of a check is (a GPU's UUID, None for the node), and what it is called there."""
     match = _OF_GPU.fullmatch(name) if check.gpu is None else None
-    gpu = next((gpu for gpu in report.gpus if match and str(gpu.index) == match[1]), None)
+    gpu = report.gpu_at.get(int(match[1])) if match else None
     return (gpu.uuid, match[2]) if gpu and match else (check.gpu, name)
 
 
@@ -54,21 +54,8 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def gpu_label(report: Report, uuid: str | None) -> str:
-    """How a person finds the GPU: index and PCI address. "node" without a UUID."""
-    if uuid is None:
-        return "node"
-    gpu = report.gpu_of.get(uuid)
-    return uuid if gpu is None else f"{report.unit_names[uuid]} {gpu.pci_bus_id}"
-
-
 def checks_on_gpus(report: Report) -> list[str]:
     """The checks of single GPUs: those that gave a result on one, then those that are missing on one."""
     found = [check.name for check in report.checks if check.gpu is not None]
     missing = [gap.check for gap in report.coverage.not_run if gap.gpu is not None]
     return list(dict.fromkeys([*found, *missing]))
-
-
-def gpu_name(report: Report, uuid: str | None) -> str:
-    """The short form: "GPU 3", "GPU 3 MIG 0", or "node"."""
-    return report.unit_names.get(uuid or "") or gpu_label(report, uuid)

@@ -21,7 +21,7 @@ from gpu_burnin.report.charts import (
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.series import NO_SAMPLES, RunSeries, Window
 from gpu_burnin.report.svg import Band, Frame, Level, Line, nice_range, nice_step, plot
-from gpu_burnin.report.units import coverages_of, gpu_name, results_of
+from gpu_burnin.report.units import coverages_of, results_of
 from gpu_burnin.system.quantities import number
 from gpu_burnin.types import CheckResult
 
@@ -105,7 +105,7 @@ def _drawn(report: Report, check: CheckResult, power: PowerSeen, ranks: bool) ->
         if phase in power.phases and (seconds := power.phases[phase].reason_s(bit))
     ]
     return Drawn(
-        gpu_name(report, check.gpu),
+        report.name(check.gpu),
         _with_unit(mixed.mean_power_w, "W"),
         "-" if share is None else f"{share:.0%}",
         "-" if joules is None else f"{number(joules / 1e3)} kJ",
@@ -203,7 +203,7 @@ class _Shown:
             span = self._x[1] - self._x[0]
             y = self._y[column]
             frame = Frame(*_SIZE, self._x, y, nice_step(span, 6), 1.0, "s", nice_step(y[1] - y[0], 4))
-            spoken = f"{gpu_name(self._report, uuid)}: {title} in {unit} over the waves, {note}"
+            spoken = f"{self._report.name(uuid)}: {title} in {unit} over the waves, {note}"
             over = [*bands, *(self._slowed(uuid) if column == "clock_sm_mhz" else ())]
             yield Figure(title, unit, note, plot(frame, spoken, [line], over, levels=levels))
 
@@ -241,7 +241,7 @@ def summary(report: Report) -> Iterator[str]:
         for why in dict.fromkeys(waves.why for waves in tried if isinstance(waves, NoWaves)):
             yield f"The waves did not run: {why or 'no reason was given'}."
     reached = [
-        (item.value / limit, gpu_name(report, check.gpu), item.value, limit)
+        (item.value / limit, report.name(check.gpu), item.value, limit)
         for check in results_of(report, "power")
         for item in check.measurements
         if item.name == "power_reached_w" and math.isfinite(item.value) and (limit := _limit(check))

@@ -10,7 +10,7 @@ from gpu_burnin.fleet.repair.ladder import Fault, Rung, Step
 from gpu_burnin.report.check_findings import units_of
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
-from gpu_burnin.report.units import gpu_name, without_name
+from gpu_burnin.report.units import without_name
 from gpu_burnin.system.prose import STANDARD_WIDTH, wrap
 from gpu_burnin.types import Action, Gpu
 
@@ -151,7 +151,7 @@ def _parts(report: Report, slots: Mapping[str, str]) -> tuple[Part, ...]:
         seen = Seen(reason.code, reason.severity, without_name(report, reason), reason.details)
         for unit in units_of(report, reason):
             found.setdefault(unit, []).append(seen)
-    gpus = {gpu_name(report, gpu.uuid): gpu for gpu in report.gpus}
+    gpus = {report.name(gpu.uuid): gpu for gpu in report.gpus}
     # A GPU that is lost may be no more than an address or a UUID by now.
     return tuple(_part(unit, gpus.get(unit), seen, slots) for unit, seen in sorted(found.items(), key=_place(gpus)))
 

@@ -35,7 +35,7 @@ def test_every_form_is_written_and_reads_back(tmp_path: Path) -> None:
     assert (tmp_path / "report.json").read_bytes() == written.report
     assert load(tmp_path) == report
     assert json.loads((tmp_path / str(report.telemetry.series_file)).read_text()) == to_json(series)
-    assert (tmp_path / "metrics.prom").read_bytes() == outputs.metrics_bytes(report)
+    assert (tmp_path / "metrics.prom").read_bytes() == openmetrics.to_openmetrics(report)
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert (tmp_path / "report.txt").read_text().startswith("VERDICT  FAIL")
 

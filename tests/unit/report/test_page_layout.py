@@ -13,7 +13,6 @@ from gpu_burnin.judge.observations import Observations
 from gpu_burnin.report import charts, html, outputs
 from gpu_burnin.report.page import Page
 from gpu_burnin.report.standing import state_cell, telemetry_cell
-from gpu_burnin.report.units import gpu_name
 from gpu_burnin.types import Notice
 from tests.support.made_reports import without_check
 from tests.support.page_reader import Parsed
@@ -28,7 +27,7 @@ def test_plots_of_a_gpu_are_open_where_something_was_found_against_it_and_folded
         rows = charts.timeline(report, series).gpus
         page = html.render(report, series)
         assert (page.count('<details class="more gpus">') == 2) is bool(rows.folded)
-        return [gpu_name(report, gpu.uuid) for gpu in rows.shown], [gpu_name(report, gpu.uuid) for gpu in rows.folded]
+        return [report.name(gpu.uuid) for gpu in rows.shown], [report.name(gpu.uuid) for gpu in rows.folded]
 
     assert folded("healthy-8") == ([], [f"GPU {index}" for index in range(8)])
     shown, others = folded("faulty-8")
