@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 from gpu_burnin.hardware.skus import RATE_UNITS
 from gpu_burnin.node.report_head import read_members
-from gpu_burnin.report.model import ReportError
+from gpu_burnin.report.model import Report, ReportError, of_json
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.entries import mapping_of
@@ -20,6 +20,8 @@ from gpu_burnin.types import Verdict
 
 _PARTS = ("software", "host", "plan", "gpus", "checks", "coverage")
 _SHAPES_DIGITS = 12
+# A result as JSON has it: thousands of reports with dozens of them take long to look at.
+_Check: TypeAlias = Mapping[str, Any]
 # What a check says of rates that no floor is for.
 _NO_FLOOR = "no_floor_why"
 
@@ -76,15 +78,17 @@ class Point:
 
 def read_point(path: Path) -> Point:
     """The point of a report file. Raises ReportError."""
-    found = read_members(path, _PARTS)
+    members = read_members(path, _PARTS)
+    checks = members.pop("checks")
+    report = of_json(members, str(path))
     try:
         return Point(
-            str(found["run_id"]),
-            str(found["node"]),
-            parse_rfc3339(found["finished_at"]),
-            why_not := _why_not(found),
-            _setting(found),
-            {} if why_not else _rates(found),
+            report.run_id,
+            report.node,
+            parse_rfc3339(report.finished_at),
+            why_not := _why_not(report),
+            _setting(report, checks),
+            {} if why_not else _rates(report, checks),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(
@@ -92,41 +96,37 @@ def read_point(path: Path) -> Point:
         ) from error
 
 
-def _why_not(found: Mapping[str, Any]) -> str:
-    if found["simulated"]:
+def _why_not(report: Report) -> str:
+    if report.simulated:
         return "simulated"
-    if found["verdict"] != Verdict.PASS or found["interrupted"]:
+    if report.verdict is not Verdict.PASS or report.interrupted:
         return "no PASS"
-    return "faults were injected" if found["coverage"]["injected"] else ""
+    return "faults were injected" if report.coverage.injected else ""
 
 
-def _setting(found: Mapping[str, Any]) -> Setting:
-    software, dmi = found["software"], found["host"]["dmi"]
-    shapes = hashlib.sha256(canonical_json(found["plan"]["shapes"])).hexdigest()[:_SHAPES_DIGITS]
+def _setting(report: Report, checks: Sequence[_Check]) -> Setting:
+    software, dmi = report.software, report.host.dmi
+    shapes = hashlib.sha256(canonical_json(report.plan["shapes"])).hexdigest()[:_SHAPES_DIGITS]
     chassis = " ".join(filter(None, (dmi.get("sys_vendor"), dmi.get("product_name"))))
-    limits = sorted({str(why) for check in found["checks"] if (why := mapping_of(check, "coverage").get(_NO_FLOOR))})
+    limits = sorted({str(why) for check in checks if (why := mapping_of(check, "coverage").get(_NO_FLOOR))})
     return Setting(
-        found["level"],
-        str(software.get("driver") or ""),
-        str(software.get("gpu_burnin") or ""),
+        report.level,
+        software.get("driver") or "",
+        software.get("gpu_burnin") or "",
         shapes,
         chassis,
         "; ".join(limits),
     )
 
 
-def _rates(found: Mapping[str, Any]) -> dict[Card, dict[Rate, float]]:
-    cards = {
-        gpu["uuid"]: Card(gpu["uuid"], gpu["sku"] or gpu["name"], gpu["vbios"], gpu["pci_bus_id"])
-        for gpu in found["gpus"]
-        if gpu["uuid"]
-    }
+def _rates(report: Report, checks: Sequence[_Check]) -> dict[Card, dict[Rate, float]]:
+    cards = {gpu.uuid: Card(gpu.uuid, gpu.sku or gpu.name, gpu.vbios, gpu.pci_bus_id) for gpu in report.gpus}
     rates: dict[Card, dict[Rate, float]] = {}
-    for check in found["checks"]:
+    for check in checks:
         card = cards.get(check["gpu"])
         if card is None or check["coverage"].get("simulated"):
             continue
-        for item in cast("list[Mapping[str, Any]]", check["measurements"]):
+        for item in check["measurements"]:
             value = item["value"]
             if item["unit"] in RATE_UNITS and value is not None and math.isfinite(value) and value > 0:
                 rate = Rate(str(check["name"]), str(item["name"]), str(item["unit"]))
