@@ -1,4 +1,4 @@
-"""Finding the GPU that a part of a report is about."""
+"""Parts of a report by what they are about: results, coverage and measurements of a check, messages of a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_burnin.types import CheckResult, Coverage
 _Covered = TypeVar("_Covered", bound=Coverage)
 
 # What the check of the node measured of a single GPU: "gpu3_power_draw_w".
-_OF_GPU = re.compile(r"gpu(\d+)_(.+)")
+_OF_GPU = re.compile(r"gpu(\d{1,4})_(.+)")
 # How many messages begin: "GPU 3 (0000:91:00.0 GPU-...): ".
 _NAMED = re.compile(r"GPU (\d+)(?: MIG \d+)? \([^)]*\): ")
 
@@ -52,10 +52,3 @@ def measured(report: Report, check: CheckResult, name: str) -> tuple[str | None,
 def finite(value: float) -> float | None:
     """A number that is one, None for NaN and infinities."""
     return value if math.isfinite(value) else None
-
-
-def checks_on_gpus(report: Report) -> list[str]:
-    """The checks of single GPUs: those that gave a result on one, then those that are missing on one."""
-    found = [check.name for check in report.checks if check.gpu is not None]
-    missing = [gap.check for gap in report.coverage.not_run if gap.gpu is not None]
-    return list(dict.fromkeys([*found, *missing]))

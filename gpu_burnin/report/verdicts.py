@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpu_burnin.report.model import Report
-from gpu_burnin.report.units import checks_on_gpus
 from gpu_burnin.types import Verdict
 
 # What is watched all the time has a column like a check: counters, samples and events, and the kernel log's XIDs.
@@ -23,7 +22,9 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
 def columns(report: Report) -> list[str]:
     """The checks of the node that judge single GPUs, the checks on GPUs, and what was watched meanwhile."""
     of_node = [check.name for check in report.checks if check.gpu is None]
-    return [*dict.fromkeys(of_node), *checks_on_gpus(report), WATCHED]
+    on_gpus = [check.name for check in report.checks if check.gpu is not None]
+    missing = [gap.check for gap in report.coverage.not_run if gap.gpu is not None]
+    return [*dict.fromkeys(of_node), *dict.fromkeys([*on_gpus, *missing]), WATCHED]
 
 
 def verdict_on(report: Report, column: str, uuid: str) -> Verdict | None:
