@@ -46,7 +46,7 @@ def has_bad_link(report: Report, check: str, uuid: str) -> bool:
 def findings_of(report: Report, check: str) -> list[CheckFinding]:
     """The reasons and warnings of a check, the worst first; equal sentences are one."""
     found: dict[tuple[str, str], list[str]] = {}
-    for item in report.told:
+    for item in report.reasons_and_warnings:
         if item.check == check:
             severity = item.severity if isinstance(item, Reason) else "WARNING"
             units = found.setdefault((severity, without_name(report, item)), [])

@@ -177,7 +177,7 @@ class Report:
     coverage: RunCoverage = RunCoverage()
 
     @property
-    def told(self) -> tuple[ReasonOrWarning, ...]:
+    def reasons_and_warnings(self) -> tuple[ReasonOrWarning, ...]:
         """The reasons, then the warnings."""
         return (*self.reasons, *self.warnings)
 

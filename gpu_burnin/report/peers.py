@@ -72,7 +72,7 @@ def matrix_of(report: Report) -> Matrix:
 def blames(report: Report) -> list[Blame]:
     """The reasons and warnings that name a link or a GPU as the cause, the worst first."""
     found = []
-    for item in report.told:
+    for item in report.reasons_and_warnings:
         attributed = mapping_of(item.details, "attributed")
         gpus = tuple(names_of(attributed, "gpus"))
         if gpus and attributed.get("kind") in ("link", "gpu", "node"):

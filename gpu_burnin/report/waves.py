@@ -237,7 +237,7 @@ def summary(report: Report) -> Iterator[str]:
         told += [f"{number(products)} exact products verified on them"] * bool(products)
         told += [f"the GPUs started at most {number(skew * 1e3)} ms apart"] * bool(skew)
         yield ", ".join(told) + "."
-    if not any(item.code == "WAVES_NOT_RUN" for item in report.told):  # says it
+    if not any(item.code == "WAVES_NOT_RUN" for item in report.reasons_and_warnings):  # says it
         for why in dict.fromkeys(waves.why for waves in tried if isinstance(waves, NoWaves)):
             yield f"The waves did not run: {why or 'no reason was given'}."
     reached = [
