@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.fleet import lock
 from gpu_burnin.fleet.driver_upgrade import book
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Outcome, Run, Step
-from gpu_burnin.fleet.lock import Lock
+from gpu_burnin.fleet.roll import lock
+from gpu_burnin.fleet.roll.lock import Lock
 from tests.support.upgrade_site import NEW, OLD, Site
 
 ROOT = Path(__file__).resolve().parents[3]

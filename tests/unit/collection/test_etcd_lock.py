@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_burnin.fleet import lock
+from gpu_burnin.fleet.roll import lock
 from tests.support.site_plays import site_plays
 
 ROOT = Path(__file__).resolve().parents[3]
