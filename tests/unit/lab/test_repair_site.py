@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ def test_a_host_that_is_being_removed_is_not_started_again(tmp_path: Path, monke
         seen.set()
         return arguments[-1] in there
 
+    monkeypatch.setattr(repair_site, "time", SimpleNamespace(sleep=lambda seconds: None))
     monkeypatch.setattr(repair_site, "_podman", podman)
     monkeypatch.setattr(repair_site, "_runs", lambda container: container in started)
     keeps = threading.Thread(target=repair_site.Hosts("lab", ["gpu-1"]).keep_up)
@@ -44,6 +46,7 @@ def test_a_host_that_ends_by_itself_is_started_again(tmp_path: Path, monkeypatch
             there.clear()
         return arguments[-1] in there
 
+    monkeypatch.setattr(repair_site, "time", SimpleNamespace(sleep=lambda seconds: None))
     monkeypatch.setattr(repair_site, "_podman", podman)
     monkeypatch.setattr(repair_site, "_runs", lambda container: False)
     repair_site.Hosts("lab", ["gpu-1"]).keep_up()
