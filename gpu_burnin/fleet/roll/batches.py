@@ -24,7 +24,7 @@ def _batches(begun: int, rest: int, most: int, canary: int) -> Iterator[int]:
     while begun > 0:
         yield min(begun, most)
         begun -= most
-    size = min(canary, most)
+    size = max(1, min(canary, most))
     while rest > 0:
         yield min(size, rest)
         rest -= size

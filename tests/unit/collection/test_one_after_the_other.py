@@ -132,7 +132,7 @@ def plays_of(path: Path) -> Iterator[Play]:
     for play in yaml.safe_load(path.read_text()):
         if "ansible.builtin.import_playbook" not in play:
             yield play
-        elif str(play["ansible.builtin.import_playbook"]).startswith("files/"):
+        elif play["ansible.builtin.import_playbook"] == "upgrade_phase.yml":
             (phase,) = yaml.safe_load((path.parent / play["ansible.builtin.import_playbook"]).read_text())
             yield phase | {"name": play["name"], "serial": play["vars"].get("upgrade_serial", 1)}
 

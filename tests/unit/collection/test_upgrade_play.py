@@ -21,7 +21,7 @@ from gpu_burnin.fleet.roll import lock
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
-PLAYBOOK, PHASE = ROOT / "playbooks/upgrade.yml", "files/upgrade_phase.yml"
+PLAYBOOK, PHASE = ROOT / "playbooks/upgrade.yml", "upgrade_phase.yml"
 PAGE = (ROOT / "docs/operations/upgrade.md").read_text()
 
 
@@ -69,7 +69,8 @@ def test_the_first_host_that_fails_is_the_last_and_is_named_with_what_all_run(
         "programs": {"kubelet": {"running": "1.36.1", "wanted": "1.36.3", "current": False}},
         **dict.fromkeys(("served", "leads", "closed"), False),
     }}}  # fmt: skip
-    (tmp_path / "upgrade_look.yml").write_text(yaml.safe_dump([look]))
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/upgrade_look.yml").write_text(yaml.safe_dump([look]))
     (tmp_path / "roles/step/tasks").mkdir(parents=True)
     trace = f"echo {{{{ inventory_hostname }}}} >> {tmp_path}/trace; {{{{ ends_with | default('true') }}}}"
     step = [{"ansible.builtin.raw": trace, "register": "__end", "failed_when": False}]
@@ -88,9 +89,9 @@ def test_the_first_host_that_fails_is_the_last_and_is_named_with_what_all_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sick", ["no leader", ""])
+@pytest.mark.parametrize(("sick", "at_once"), [("no leader", "20"), ("", "20"), ("", "0")])
 def test_what_lay_ready_is_removed_also_when_it_is_refused(
-    tmp_path: Path, ansible_playbook: Playbook, sick: str
+    tmp_path: Path, ansible_playbook: Playbook, sick: str, at_once: str
 ) -> None:
     """The real plays from the judgement on, of a fleet that has nothing to upgrade, or must not."""
     real = {play["name"]: play for play in plays()}
@@ -111,10 +112,12 @@ def test_what_lay_ready_is_removed_also_when_it_is_refused(
     ready.mkdir()
     (ready / "etcd").write_text("program")
     lock_file = lock.path_of(tmp_path / "state/etcd-lock-main")
-    done = ansible_playbook("play.yml", "-e", f"upgrade_dir={ready}", inventory=str(path))
+    options = ("-e", f"upgrade_dir={ready}", "-e", f"nodes_at_once={at_once}")
+    done = ansible_playbook("play.yml", *options, inventory=str(path))
     said = " ".join((done.stdout + done.stderr).split())
     assert not ready.exists() and not lock_file.exists(), said
-    assert (done.returncode == 0) is (sick == ""), said
+    assert (done.returncode == 0) is (sick == "" and at_once == "20"), said
+    assert ("nodes_at_once is '0'; give a number of nodes, 1 or more" in said) is (at_once == "0")
     assert ("nothing was changed, the upgrade is refused" in said) is (sick != "")
     assert ("etcd-1: its etcd is not healthy: no leader; repair it first" in said) is (sick != "")
 

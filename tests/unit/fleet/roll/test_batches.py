@@ -21,6 +21,7 @@ from gpu_burnin.fleet.roll.batches import batches, stop
         # No canary: as many as may be from the first batch on.
         (0, 45, 20, 20, (20, 20, 5)),
         (0, 5, 2, 20, (2, 2, 1)),
+        (0, 2, 0, 0, (1, 1)),
     ],
 )
 def test_batches_double_from_the_canary_to_the_most(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.roll import RollActio
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.driver_upgrade.plan import working
+from gpu_burnin.fleet.repair.cluster import Cluster
 from gpu_burnin.fleet.roll.batches import batches
 
 _CLOSED = (
@@ -28,6 +30,7 @@ class ActionModule(RollAction):
     """One phase for the fleet; `stop` for the host that failed."""
 
     ARGUMENTS = ARGUMENT_SPEC
+    REQUIRED_IF = (("phase", "plan", ["kubeconfig"]),)
 
     def phase(self, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the phase does; its result. Raises GpuBurninError."""
@@ -48,8 +51,10 @@ class ActionModule(RollAction):
             "changed": False, "refused": "", "members": [], "batches": [], "etcd": "", "text": [],
             "state": rules.state(self._fleet(lambda node: ())),
         }  # fmt: skip
+        cluster = functools.cache(lambda: self.cluster(given))
         try:
-            fleet = self._fleet(lambda node: self._work(node, given))
+            fleet = self._fleet(lambda node: _work(cluster(), node))
+            at_once = _at_once(given["nodes_at_once"])
             if found := rules.problems(fleet, given["part"]):
                 raise GpuBurninError(report("nothing was changed, the upgrade is refused", found))
         except GpuBurninError as error:
@@ -57,7 +62,6 @@ class ActionModule(RollAction):
         planned, etcd = rules.plan(fleet, given["part"]), fleet.wanted("etcd")
         lines = rules.lines(fleet, planned) or ["Everything runs as the inventory pins it."]
         self.tell([*lines, *([_CLOSED] if planned.close_admission else [])])
-        at_once = given["nodes_at_once"]
         return {
             **result,
             "members": [] if self._task.check_mode else list(self._members(planned)),
@@ -79,5 +83,13 @@ class ActionModule(RollAction):
         facts = {name: one for name, one in found.items() if isinstance(one, Mapping) and "programs" in one}
         return rules.fleet_of(self.task_vars["groups"], facts, work)
 
-    def _work(self, node: str, given: Mapping[str, Any]) -> tuple[str, ...]:
-        return tuple(f"{pod.namespace}/{pod.name}" for pod in working(self.cluster(given).pods(node)))
+
+def _work(cluster: Cluster, node: str) -> tuple[str, ...]:
+    return tuple(f"{pod.namespace}/{pod.name}" for pod in working(cluster.pods(node)))
+
+
+def _at_once(text: str) -> int:
+    """Raises GpuBurninError."""
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise GpuBurninError(f"nothing was changed: nodes_at_once is {text!r}; give a number of nodes, 1 or more")
+    return int(text)

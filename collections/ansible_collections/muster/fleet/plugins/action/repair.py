@@ -28,39 +28,55 @@ class ActionModule(RollAction):
     def phase(self, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the phase does; its result. Raises GpuBurninError."""
         directory, node = Path(given["directory"]).expanduser(), given["node"]
-        repair = Repair(
-            node=node,
-            directory=directory,
-            cluster=self.cluster(given),
-            can={*Rung} if given["bmc"]["address"] else {*Rung} - {Rung.POWER_CYCLE},
-            report=Path(given["report"]).expanduser(),
-            limits=Limits(given["max_nodes"], given["despite_maintenance"], given["unreached"]),
-            maintenance=given["maintenance"],
-            now=now,
-        )
-        locks = directory / "locks" / node
+        locks, me = directory / "locks" / node, lock.owner()
         if name == "stop":
+            held = lock.read(locks)
             # Of a node that another run has, or that was refused, nothing is given back.
-            owner = lock.read(locks)
-            if owner is not None and owner.owner == lock.owner():
-                repair.stop(untouched=given["untouched"])
-                lock.release(locks, lock.owner())
+            if held is not None and held.owner == me:
+                self._stop(self._repair(directory, given), locks, given)
             raise RollFailed(given["why"])
-        look = self.look(given)
+        if name != "begin" and (lost := lock.lost(locks, me)):
+            raise RollFailed(f"{node}: this run ends here: {lost}")
+        repair, look = self._repair(directory, given), self.look(given)
         if name == "begin":
             return self._begin(repair, look, locks, given)
         if self._task.check_mode:
             return {"changed": True}
         if name == "rung":
             chosen, gpus = repair.rung(look)
+            if chosen.rung not in (None, Rung.HOLD):
+                self.tell([f"{node}: {chosen.rung} ({chosen.why})"])
             return {"changed": chosen.rung is not None, "gpus": list(gpus), **_chosen(chosen, look, repair)}
         if name == "record":
             step = repair.record(look, given["failed"])
             self.tell([f"{node}: {step.rung}: {step.message or step.verdict or 'done'}"])
             return {"changed": True, "step": to_json(step)}
         result = self._end(repair, look, given)
-        lock.release(locks, lock.owner())
+        lock.release(locks, me)
         return result
+
+    def _repair(self, directory: Path, given: Mapping[str, Any]) -> Repair:
+        return Repair(
+            node=given["node"],
+            directory=directory,
+            cluster=self.cluster(given),
+            can={*Rung} if given["has_bmc"] else {*Rung} - {Rung.POWER_CYCLE},
+            report=Path(given["report"]).expanduser(),
+            limits=Limits(given["max_nodes"], given["despite_maintenance"], given["unreached"]),
+            maintenance=given["maintenance"],
+            now=now,
+        )
+
+    def _stop(self, repair: Repair, locks: Path, given: Mapping[str, Any]) -> None:
+        try:
+            repair.stop(untouched=given["untouched"])
+        except GpuBurninError as error:
+            raise RollFailed(
+                f"{given['why']}; and the node could not be given back ({error}): run this again, which goes on from "
+                "there"
+            ) from error
+        finally:
+            lock.release(locks, lock.owner())
 
     def _begin(
         self, repair: Repair, look: Mapping[str, Any] | None, locks: Path, given: Mapping[str, Any]
@@ -70,11 +86,13 @@ class ActionModule(RollAction):
         if first.rung is Rung.POWER_CYCLE:
             _refuse_other_machine(given, repair.dmi(look))
         held = first.rung is Rung.HOLD and repair.held(found_of(look))
+        me = lock.owner()
         if self._task.check_mode:
+            if running := lock.running(locks, me):
+                raise RollFailed(running)
             self.tell([f"{repair.node}: the first rung would be {first.rung or 'none'} ({first.why})"])
         else:
             # Also where nothing is left: what gives the node back must not meet a run that goes on.
-            me = lock.owner()
             before = lock.take(locks, lock.Lock(repair.cluster.me, rfc3339(now()), me, f"repairs {repair.node}"))
             self.tell([before] if before else [])
             try:

@@ -7,7 +7,7 @@ import shutil
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 from ansible_collections.muster.fleet.plugins.module_utils.host import binaries
 
 DOCUMENTATION = r"""
@@ -72,7 +72,7 @@ def install(module: AnsibleModule) -> dict[str, Any]:
         if given["unlike"]:
             names, _ = binaries.have(given, names, given["unlike"], act=False)
         installed, permitted = binaries.have(given, names, given["directory"], act=act)
-    except (FleetError, OSError):
+    except BaseException:
         if given["unlike"] and act:
             shutil.rmtree(given["directory"], ignore_errors=True)
         raise

@@ -30,8 +30,8 @@ options:
     default: all
   nodes_at_once:
     description: For C(plan), how many nodes of a batch are upgraded beside each other.
-    type: int
-    default: 20
+    type: str
+    default: "20"
   kubeconfig:
     description: For C(plan), the kubeconfig with which pods are read where a kubelet changes its minor.
     type: path
@@ -98,7 +98,7 @@ state:
 ARGUMENT_SPEC: dict[str, Any] = {
     "phase": {"type": "str", "choices": ["plan", "stop", "report"], "required": True},
     "part": {"type": "str", "choices": ["all", "etcd", "control_plane", "nodes"], "default": "all"},
-    "nodes_at_once": {"type": "int", "default": 20},
+    "nodes_at_once": {"type": "str", "default": "20"},
     "kubeconfig": {"type": "path"},
     "domain": {"type": "str", "default": "muster.dev"},
     "why": {"type": "str", "default": ""},

@@ -50,13 +50,16 @@ options:
     description: How many nodes of the fleet may be in repair at a time.
     type: int
     default: 1
+  has_bmc:
+    description: Whether the node has a BMC through which it can be powered off and on.
+    type: bool
+    default: false
   bmc:
-    description: How the node's BMC is reached, as for M(muster.fleet.bmc_power).
+    description: For C(begin), how the node's BMC is reached, as for M(muster.fleet.bmc_power).
     type: dict
-    required: true
     suboptions:
       address:
-        description: Its address; empty where the node has none, and cannot be powered off and on.
+        description: Its address.
         type: str
         default: ""
       user:
@@ -128,7 +131,6 @@ EXAMPLES = r"""
   muster.fleet.repair:
     phase: rung
     node: gpu-1
-    bmc: {address: bmc-1.example.com, user: muster, password: "{{ password }}"}
     report: "{{ fleet_state_dir }}/reports/gpu-1/report.json"
     directory: "{{ fleet_state_dir }}/repair"
     kubeconfig: "{{ fleet_state_dir }}/kubeconfig/admin.kubeconfig"
@@ -191,7 +193,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "program": {"type": "path", "default": "/usr/local/bin/gpu-burnin"},
     "domain": {"type": "str", "default": "muster.dev"},
     "max_nodes": {"type": "int", "default": 1},
-    "bmc": {"type": "dict", "required": True, "options": BMC_OPTIONS},
+    "has_bmc": {"type": "bool", "default": False},
+    "bmc": {"type": "dict", "options": BMC_OPTIONS},
     "maintenance": {"type": "str", "default": ""},
     "despite_maintenance": {"type": "bool", "default": False},
     "unreached": {"type": "bool", "default": False},

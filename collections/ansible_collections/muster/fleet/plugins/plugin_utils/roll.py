@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import os_error
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.repair.cluster import Cluster
@@ -34,6 +35,7 @@ class RollAction(ActionBase):
     TRANSFERS_FILES = False
     _supports_check_mode = True
     ARGUMENTS: ClassVar[Mapping[str, Any]]
+    REQUIRED_IF: ClassVar[Sequence[Sequence[Any]]] = ()
 
     def phase(self, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """What the phase does; its result. Raises GpuBurninError."""
@@ -43,11 +45,13 @@ class RollAction(ActionBase):
         """The phase's result, or its error."""
         result: dict[str, Any] = super().run(tmp, task_vars or {})
         self.task_vars = task_vars or {}
-        _, given = self.validate_argument_spec(argument_spec=dict(self.ARGUMENTS))
+        _, given = self.validate_argument_spec(argument_spec=dict(self.ARGUMENTS), required_if=[*self.REQUIRED_IF])
         try:
             result.update(self.phase(given["phase"], given))
         except GpuBurninError as error:
             result.update(failed=True, msg=str(error), **(error.result if isinstance(error, RollFailed) else {}))
+        except OSError as error:
+            result.update(failed=True, msg=f"the controller: {os_error(error)}")
         return result
 
     def cluster(self, given: Mapping[str, Any]) -> Cluster:
@@ -66,7 +70,8 @@ class RollAction(ActionBase):
         """
         node = given["node"]
         try:
-            answer = self._low_level_execute_command(f"{shlex.quote(given['program'])} repair look")
+            # With an input SSH asks for no terminal, which would write what is told on stderr into the JSON.
+            answer = self._low_level_execute_command(f"{shlex.quote(given['program'])} repair look", in_data=b"\n")
         except AnsibleConnectionFailure:
             return None
         if answer["rc"] != 0:
