@@ -29,7 +29,7 @@ CONTROL_PLANE = ("etcd", "etcd_events", "kube_apiserver", "api_loadbalancer", "u
 
 
 @pytest.fixture
-def asked() -> Iterator[tuple[str, list[str]]]:
+def recording_server() -> Iterator[tuple[str, list[str]]]:
     """A server that answers 200, and the paths that it was asked for."""
     paths: list[str] = []
 
@@ -81,9 +81,9 @@ THROTTLED: dict[str, tuple[int, dict[str, Any], list[str]]] = {
 
 @pytest.mark.slow
 def test_a_throttled_task_ends_with_the_first_host_that_fails(
-    tmp_path: Path, ansible_playbook: Playbook, asked: tuple[str, list[str]]
+    tmp_path: Path, ansible_playbook: Playbook, recording_server: tuple[str, list[str]]
 ) -> None:
-    url, paths = asked
+    url, paths = recording_server
     module = {"server": "{{ url }}", "deadline_s": 0, "checks": [{"path": "/{{ inventory_hostname }}"}]}
     plays: list[Play] = []
     hosts: dict[str, dict[str, Any]] = {}

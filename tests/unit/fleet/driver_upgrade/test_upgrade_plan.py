@@ -173,13 +173,13 @@ def test_the_summary_says_what_became_of_each_and_what_to_do() -> None:
 
 
 def test_what_another_controller_has_begun_is_seen_in_the_ledger() -> None:
-    def asked(who: str, why: str, since: str) -> NodeAdmission:
+    def record_in_repair(who: str, why: str, since: str) -> NodeAdmission:
         return NodeAdmission("n", spec=Spec(repair=Ask(who, why, since)))
 
     records = {
-        "gpu-1": asked("anna", "driver upgrade to 580.105.08", "2026-11-22T15:00:00Z"),
-        "gpu-2": asked("bob", "driver upgrade to 580.105.08", "2026-11-22T14:00:00Z"),
-        "gpu-3": asked("carl", "a new GPU", "2026-11-22T13:00:00Z"),
+        "gpu-1": record_in_repair("anna", "driver upgrade to 580.105.08", "2026-11-22T15:00:00Z"),
+        "gpu-2": record_in_repair("bob", "driver upgrade to 580.105.08", "2026-11-22T14:00:00Z"),
+        "gpu-3": record_in_repair("carl", "a new GPU", "2026-11-22T13:00:00Z"),
         "gpu-4": NodeAdmission("gpu-4"),
     }
     mine = records["gpu-1"].spec.repair

@@ -61,7 +61,7 @@ class ActionModule(RollAction):
             if not planned and not check_mode:
                 lock.release(directory, me)
         lines = [*([before] if before else []), *text.planned(run, views)]
-        self.tell(lines)
+        self.show(lines)
         batches = list(run.batches)
         # The next play goes by the batches of the controller's facts.
         facts = {"driver_upgrade_batches": batches}
@@ -74,7 +74,7 @@ class ActionModule(RollAction):
             book.read_run(directory), book.entries(directory), given["max_failures"]
         )
         if stop:
-            self.tell([f"This run stops before its next batch: {stop}."])
+            self.show([f"This run stops before its next batch: {stop}."])
         return {"changed": False, "stop": stop}
 
     def _summary(self, directory: Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class ActionModule(RollAction):
         run, entries = book.read_run(directory), book.entries(directory)
         lock.release(directory, me)
         lines, failed = text.summary(run, entries, given["command"]), text.failed(run, entries)
-        self.tell(lines)
+        self.show(lines)
         if failed:
             names = ", ".join(entry.node for entry in failed)
             raise RollFailed(f"{names}: the driver was not changed; see the lines above", text=lines)

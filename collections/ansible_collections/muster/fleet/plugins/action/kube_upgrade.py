@@ -41,7 +41,7 @@ class ActionModule(RollAction):
             host = self.task_vars["inventory_hostname"]
             first = f"{host} failed, and nothing was done after it: {given['why']}"
             raise RollFailed("\n".join([first, *state, _GO_ON]), state=state)
-        self.tell(state)
+        self.show(state)
         if given["refused"]:
             raise RollFailed(given["refused"], state=state)
         return {"changed": False, "state": state}
@@ -61,7 +61,7 @@ class ActionModule(RollAction):
             return {**result, "refused": str(error)}
         planned, etcd = rules.plan(fleet, given["part"]), fleet.wanted("etcd")
         lines = rules.lines(fleet, planned) or ["Everything runs as the inventory pins it."]
-        self.tell([*lines, *([_CLOSED] if planned.close_admission else [])])
+        self.show([*lines, *([_CLOSED] if planned.close_admission else [])])
         return {
             **result,
             "members": [] if self._task.check_mode else list(self._members(planned)),

@@ -45,11 +45,11 @@ class ActionModule(RollAction):
         if name == "rung":
             chosen, gpus = repair.rung(look)
             if chosen.rung not in (None, Rung.HOLD):
-                self.tell([f"{node}: {chosen.rung} ({chosen.why})"])
+                self.show([f"{node}: {chosen.rung} ({chosen.why})"])
             return {"changed": chosen.rung is not None, "gpus": list(gpus), **_chosen(chosen, look, repair)}
         if name == "record":
             step = repair.record(look, given["failed"])
-            self.tell([f"{node}: {step.rung}: {step.message or step.verdict or 'done'}"])
+            self.show([f"{node}: {step.rung}: {step.message or step.verdict or 'done'}"])
             return {"changed": True, "step": to_json(step)}
         result = self._end(repair, look, given)
         lock.release(locks, me)
@@ -90,11 +90,11 @@ class ActionModule(RollAction):
         if self._task.check_mode:
             if running := lock.running(locks, me):
                 raise RollFailed(running)
-            self.tell([f"{repair.node}: the first rung would be {first.rung or 'none'} ({first.why})"])
+            self.show([f"{repair.node}: the first rung would be {first.rung or 'none'} ({first.why})"])
         else:
             # Also where nothing is left: what gives the node back must not meet a run that goes on.
             before = lock.take(locks, lock.Lock(repair.cluster.me, rfc3339(now()), me, f"repairs {repair.node}"))
-            self.tell([before] if before else [])
+            self.show([before] if before else [])
             try:
                 first = repair.begin(look)
             except GpuBurninError:
@@ -105,14 +105,14 @@ class ActionModule(RollAction):
     def _end(self, repair: Repair, look: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:
         node, why = repair.node, given["why"]
         if not given["hold"]:
-            self.tell(
+            self.show(
                 [f"{node}: nothing is left to repair ({why}); the admitter takes it from here: `muster why {node}`"]
             )
             return {"changed": repair.give_back()}
         held = repair.held(found_of(look))
         order = repair.hold(look, why)
         path = str(repair.order_path(".txt"))
-        self.tell([f"{node}: held for a technician ({why}); the order is {path}"])
+        self.show([f"{node}: held for a technician ({why}); the order is {path}"])
         return {"changed": not held, "order": to_json(order), "text": render(order), "path": path}
 
 

@@ -58,7 +58,7 @@ class RollAction(ActionBase):
         """The cluster as the user of the kubeconfig sees it. Raises GpuBurninError."""
         return Cluster.of(Path(given["kubeconfig"]).expanduser(), given["domain"])
 
-    def tell(self, lines: Iterable[str]) -> None:
+    def show(self, lines: Iterable[str]) -> None:
         """What people are to read, below the task's name."""
         for line in lines:
             self._display.display(line)
