@@ -59,9 +59,10 @@ class RollAction(ActionBase):
         return Cluster.of(Path(given["kubeconfig"]).expanduser(), given["domain"])
 
     def show(self, lines: Iterable[str]) -> None:
-        """What people are to read, below the task's name."""
-        for line in lines:
-            self._display.display(line)
+        """What people are to read, with the task's name: its banner may come later, with its result."""
+        lines = list(lines)
+        if lines:
+            self._display.display("\n".join([f"{self._task.name}:", *(f"  {line}" for line in lines)]))
 
     def look(self, given: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What the host says of itself, None where it does not answer. Raises GpuBurninError where gpu-burnin does not.
