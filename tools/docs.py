@@ -27,6 +27,7 @@ from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import Expectations
 from gpu_burnin.settings.options import Option, Role, options_of
 from tools.report_schema import coverage_schemas
+from tools.sentences import laid_out
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 # Ansible's markup (docs.ansible.com, "Ansible markup"); only V, O, RV and E know the backslash before a bracket.
@@ -59,15 +60,19 @@ def pages() -> Iterator[tuple[Path, str]]:
     texts = {path.parents[1].name: parts.get(path) or path.read_text() for path in paths}
     roles = {name: yaml.safe_load(text)["argument_specs"] for name, text in texts.items()}
     for name, specs in roles.items():
-        yield REPOSITORY / "roles" / name / "README.md", role_page(name, specs)
-    yield REPOSITORY / "docs/reference/roles.md", roles_page(roles)
-    yield REPOSITORY / "docs/reference/tuning.md", tuning_page()
-    yield REPOSITORY / "docs/reference/drivers.md", drivers_page(load_drivers(), load_skus())
+        yield REPOSITORY / "roles" / name / "README.md", laid_out(role_page(name, specs))
     yield REPOSITORY / "gpu_burnin/report/schema/coverage-v1.json", coverage_schemas()
     reasons = yaml.safe_load((REPOSITORY / "gpu_burnin/hardware/reasons.yaml").read_text())
-    yield REPOSITORY / "docs/reference/reasons.md", reasons_page(reasons, {**evidence_codes.CODES, **CODES})
     table = yaml.safe_load((REPOSITORY / "tests/unit/cli/runbook_commands.yml").read_text())
-    yield REPOSITORY / "docs/reference/untested-commands.md", untested_page(table["nothing"])
+    reference = {
+        "roles": roles_page(roles),
+        "tuning": tuning_page(),
+        "drivers": drivers_page(load_drivers(), load_skus()),
+        "reasons": reasons_page(reasons, {**evidence_codes.CODES, **CODES}),
+        "untested-commands": untested_page(table["nothing"]),
+    }
+    for name, page in reference.items():
+        yield REPOSITORY / f"docs/reference/{name}.md", laid_out(page)
 
 
 def role_page(name: str, specs: Mapping[str, Any]) -> str:

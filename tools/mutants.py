@@ -18,6 +18,7 @@ from pathlib import Path
 
 import yaml
 
+from gpu_burnin.system.prose import listed
 from tools.prove import BUILD, REPOSITORY
 from tools.results import read_junit
 
@@ -52,7 +53,7 @@ def main(names: Sequence[str]) -> int:
     try:
         _copy(copy)
         healthy = _failed(copy, sorted({place for one in mutants for place in one.tests}))
-        print(f"mutants: without any: {_listed(healthy) if healthy else 'no test fails'}", flush=True)
+        print(f"mutants: without any: {listed(healthy) if healthy else 'no test fails'}", flush=True)
         told = [(one, wrong(one, copy)) for one in mutants] if not healthy else []
     finally:
         shutil.rmtree(copy, ignore_errors=True)
@@ -74,8 +75,8 @@ def wrong(mutant: Mutant, copy: Path) -> str:
         file.write_text(mutant.applied(before))
         failed = _failed(copy, mutant.tests)
         expected = [name for name in failed if mutant.by in name]
-        why = "" if expected else f"no test with {mutant.by!r} in its name failed, but {_listed(failed) or 'none'}"
-        seen = _listed(expected)
+        why = "" if expected else f"no test with {mutant.by!r} in its name failed, but {listed(failed) or 'none'}"
+        seen = listed(expected)
     except ValueError as error:
         why, seen = str(error), ""
     finally:
@@ -98,8 +99,8 @@ def _failed(copy: Path, tests: Iterable[str]) -> list[str]:
 
 def _copy(target: Path) -> None:
     """What git knows of this checkout as it is now, and its Python environment."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    tracked = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(tracked, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
         source = REPOSITORY / name
         if source.is_file():
@@ -108,10 +109,6 @@ def _copy(target: Path) -> None:
     (target / "build").mkdir(exist_ok=True)
     if not (target / ".venv").exists():
         (target / ".venv").symlink_to(REPOSITORY / ".venv")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 if __name__ == "__main__":

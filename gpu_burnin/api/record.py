@@ -15,7 +15,7 @@ from gpu_burnin.api.evidence import DEFAULT_TTL_S
 from gpu_burnin.api.names import KIND, Names
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import Misfit, from_json, to_json
-from gpu_burnin.types import JSON, JSON_NAME, OMIT_DEFAULT
+from gpu_burnin.types import JSON, JSON_NAME, OMIT_DEFAULT, Action
 
 _T = TypeVar("_T")
 # The newest transitions are kept in the object; all of them are in the journal and in events.
@@ -206,15 +206,16 @@ class BootTests:
 
 @dataclass(frozen=True)
 class PowerCycle:
-    """A power cycle that a FAIL asked for and nobody has confirmed. `since` is when the admitter heard of the FAIL.
+    """A power cycle, or a repair with the power off, that a FAIL asked for and nobody has confirmed.
 
-    `gpus_sha256` is of the GPUs that were there, where their number alone was another than expected; else "".
+    `since` is when the admitter heard of the FAIL, `action` what that asked for: power_cycle or repair. `gpus_sha256` is of the GPUs that were there, where their number alone was another than expected; else "".
     """
 
     code: str
     boot_id: str = field(metadata={JSON_NAME: "bootID"})
     since: str
     gpus_sha256: str = field(default="", metadata={JSON_NAME: "gpusSHA256", **_ABSENT})
+    action: Action = field(default=Action.POWER_CYCLE, metadata=_ABSENT)
 
 
 @dataclass(frozen=True)

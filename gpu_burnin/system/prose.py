@@ -13,6 +13,7 @@ _LONGEST_LINE = 120
 # Columns that the wrapped column of a table needs; with less it goes below its row.
 _LEAST_COLUMN = 20
 _GAP = "  "
+_MOST_NAMES = 3
 # A command between backticks, and what stands for its spaces while a line is wrapped.
 _CODE = re.compile(r"`[^`]+`")
 _HELD = "\N{NO-BREAK SPACE}"
@@ -37,6 +38,12 @@ def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
         break_on_hyphens=False,
     )
     return [line.replace(_HELD, " ") for line in lines]
+
+
+def listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
+    """The first `most` names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def line_up(parts: Sequence[str], width: int, gap: str = "   ", rest: str = "") -> list[str]:

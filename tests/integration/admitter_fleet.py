@@ -136,14 +136,14 @@ class Person:
         return self.client.request("GET", f"{LEDGER}/{machine.name}").body
 
     def _ask(self, machine: Machine, ask: dict[str, str] | None) -> None:
-        def asked() -> bool:
+        def is_patched() -> bool:
             try:
                 body = {"spec": {"hold": ask}}
                 return self.client.request("PATCH", f"{LEDGER}/{machine.name}", body, MERGE_PATCH).status == 200
             except OSError:
                 return False
 
-        until("the hold", asked)
+        until("the hold", is_patched)
 
 
 @dataclass

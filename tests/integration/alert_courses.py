@@ -113,7 +113,7 @@ def offsets_s(expression: str) -> list[float]:
     return [seconds(offset) for offset in _OFFSET.findall(expression)]
 
 
-def asked(expression: str) -> set[str]:
+def words_of_time(expression: str) -> set[str]:
     """The words of an expression that ask for more than the numbers of one moment: rate, absent, offset ..."""
     words = {word for found in _ASKED.findall(_TEXT.sub('""', expression)) for word in found if word}
     return words - _OF_ONE_MOMENT

@@ -40,7 +40,7 @@ class Fleet:
     lanes: Mapping[int, Sequence[Replay]]
     alertmanager: int
 
-    def told(self) -> set[int]:
+    def alerting(self) -> set[int]:
         """The numbers of the replays whose alert Alertmanager has now."""
         labels = [one["labels"] for one in _get(self.alertmanager, "/api/v2/alerts")]
         wanted = [(replay.number, replay.expected() | {"fleet": str(port)}) for port, replay in self.replays()]
@@ -58,7 +58,7 @@ class Fleet:
             for port, lane in self.lanes.items()
         )
 
-    def seen(self) -> dict[int, Seen]:
+    def recorded(self) -> dict[int, Seen]:
         """What each replay's Prometheus has of it."""
         found = {}
         for port, lane in self.lanes.items():

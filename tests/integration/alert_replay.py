@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 
 from .alert_cases.case import Case
-from .alert_courses import STEP_S, Course, asked, course, is_time, offsets_s, parts, seconds, shown, windows_s
+from .alert_courses import STEP_S, Course, course, is_time, offsets_s, parts, seconds, shown, windows_s, words_of_time
 
 # Of Prometheus, in real time: it reads and evaluates that often, and a busy machine has as long for an answer.
 INTERVAL_S = 2.0
@@ -191,7 +191,8 @@ def alerts_of(groups: Iterable[Mapping[str, Any]]) -> dict[str, Alert]:
                 frozenset(word for text in texts for word in _TOKEN.findall(text)),
                 tuple(window for text in texts for window in windows_s(text)),
                 max((offset for text in texts for offset in offsets_s(text)), default=0),
-                frozenset(word for text in texts for word in asked(text)) | ({RECORDED} if len(texts) > 1 else set()),
+                frozenset(word for text in texts for word in words_of_time(text))
+                | ({RECORDED} if len(texts) > 1 else set()),
             )
     return alerts
 

@@ -54,7 +54,7 @@ def test_a_pod_reaches_an_api_server(fleet: Fleet) -> None:
 
 
 def test_each_path_of_the_page_was_used_and_no_other_was_tried(fleet: Fleet) -> None:
-    opened, dropped = wall.seen(fleet.lab)
+    opened, dropped = wall.traffic(fleet.lab)
     print("connections opened:", ", ".join(f"{name} {count}" for name, count in opened.items()))
     assert dropped == []
     never = {name for name, count in opened.items() if count == 0}
@@ -66,7 +66,7 @@ def test_what_the_page_does_not_name_is_dropped_and_told(fleet: Fleet) -> None:
     node, member = (fleet.addresses[name] for name in ("gpu-1", "etcd-1"))
     connect = f"timeout 1 bash -c '</dev/tcp/{member}/2379'"
     assert fleet.ssh("gpu-1", connect).rc == 124
-    _, dropped = wall.seen(fleet.lab)
+    _, dropped = wall.traffic(fleet.lab)
     assert dropped == [f"{node} -> {member}:2379"]
 
 

@@ -52,7 +52,7 @@ def _go(fleet: Fleet) -> None:
     fine = time.time()
     until("each is read so often that a rate is known", lambda: fleet.read(FINE_READS))
     ready = {replay.number for replay in replays if not replay.lead_s}
-    until("nothing is wrong", lambda: not ready & fleet.told())
+    until("nothing is wrong", lambda: not ready & fleet.alerting())
     soon = time.time() + SOON_S
     for replay in replays:
         # What looks back at an hour ago sees a fine one a read and an evaluation after an hour.
@@ -60,7 +60,7 @@ def _go(fleet: Fleet) -> None:
         replay.began = soon + replay.lead_s
     last = soon + max(one.lead_s + one.due_s / one.factor + 2 * GIVE_UP_S + one.kept_s for one in replays)
     while not all(replay.over for replay in replays) and time.time() < last:
-        told = fleet.told()
+        told = fleet.alerting()
         for replay in replays:
             _follow(replay, replay.number in told)
         time.sleep(LOOK_S)
@@ -82,7 +82,7 @@ def _replayed(folder: Path, role: Path, replays: Sequence[Replay]) -> dict[int, 
     """Each of these with what Prometheus has seen of it."""
     with running(folder, role, GROUPS, lanes(replays)) as fleet:
         _go(fleet)
-        seen = fleet.seen()
+        seen = fleet.recorded()
     return {replay.number: (replay, seen[replay.number]) for replay in replays}
 
 

@@ -35,7 +35,7 @@ def members(cluster: Cluster) -> Members:
     return Members({name: etcd_api.connect(url, credentials(cluster), 5.0) for name, url in cluster.clients.items()})
 
 
-def said(cluster: Cluster, what: str) -> set[str]:
+def reported(cluster: Cluster, what: str) -> set[str]:
     """What the members say of themselves."""
     return {str(api("/version")[what]) for api in members(cluster).apis.values()}
 
@@ -58,7 +58,7 @@ def change(cluster: Cluster, version: str, only: tuple[str, ...] = ()) -> list[A
 
 def wait_for(cluster: Cluster, minor: str) -> None:
     """The leader looks at the members' versions every few seconds."""
-    until(f"the cluster's version {minor}", lambda: said(cluster, "etcdcluster") == {f"{minor}.0"}, 60)
+    until(f"the cluster's version {minor}", lambda: reported(cluster, "etcdcluster") == {f"{minor}.0"}, 60)
 
 
 def test_the_binaries_are_what_they_are_called() -> None:
@@ -72,13 +72,13 @@ def test_up_and_down_again_under_a_writer(cluster: Cluster) -> None:
         assert change(cluster, NEW) == [Action.NONE] * 3
         wait_for(cluster, "3.7")
         up = len(writer.acknowledged)
-        assert said(cluster, "etcdserver") == {NEW}
+        assert reported(cluster, "etcdserver") == {NEW}
         healths = {name: etcd_api.probe(url, credentials(cluster), []) for name, url in cluster.clients.items()}
         assert [name for name, health in healths.items() if health.leads] == [cluster.leader()]
         # The first asks for it, the others find it asked for.
         assert change(cluster, OLD) == [Action.ENABLE, Action.NONE, Action.NONE]
         wait_for(cluster, "3.6")
-        assert said(cluster, "etcdserver") == {OLD}
+        assert reported(cluster, "etcdserver") == {OLD}
     print(
         f"{OLD} -> {NEW} -> {OLD}: {up} and {len(writer.acknowledged) - up} writes acknowledged, 0 lost, "
         f"longest gap {writer.longest_gap_s:.2f} s"
@@ -89,7 +89,7 @@ def test_half_of_the_way_up_may_be_taken_back(cluster: Cluster) -> None:
     with written(cluster):
         change(cluster, NEW, ("etcd-2",))
         assert change(cluster, OLD, ("etcd-2",)) == [Action.NONE]
-    assert said(cluster, "etcdserver") == {OLD}
+    assert reported(cluster, "etcdserver") == {OLD}
 
 
 def test_half_of_the_way_down_may_be_taken_back(cluster: Cluster) -> None:

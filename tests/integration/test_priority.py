@@ -218,14 +218,14 @@ def test_the_log_takes_no_more_than_its_files_at_their_size(small: Server) -> No
     def files() -> list[Path]:
         return sorted(small.directory.glob("audit*.log"))
 
-    def told(name: str) -> bool:
+    def is_audited(name: str) -> bool:
         return any(f'"{name}"' in path.read_text() for path in files())
 
     write("the-first")
-    until("the first entry", lambda: told("the-first"), 20)
+    until("the first entry", lambda: is_audited("the-first"), 20)
     for number in range(6 * (AUDIT_FILES + 2)):
         write(f"large-{number}")
     write("the-last")
-    until("the last entry", lambda: told("the-last"), 20)
-    until("the removal of older files", lambda: len(files()) == AUDIT_FILES + 1 and not told("the-first"), 30)
+    until("the last entry", lambda: is_audited("the-last"), 20)
+    until("the removal of older files", lambda: len(files()) == AUDIT_FILES + 1 and not is_audited("the-first"), 30)
     assert all(path.stat().st_size <= AUDIT_MIB * 1024**2 for path in files())

@@ -92,8 +92,9 @@ def down(lab: Lab) -> None:
     """Remove the hosts, network, loop devices, mounts and state of this lab; fine when there are none or only some."""
     # By label: the inventory may have lost a host since.
     label = f"label=muster.lab={lab.name}"
-    for container in run(["podman", "ps", "--all", "--filter", label, "--format", "{{.Names}}"]).split():
-        _remove(container)
+    with machine.power(lab.state):
+        for container in run(["podman", "ps", "--all", "--filter", label, "--format", "{{.Names}}"]).split():
+            _remove(container)
     for subnet in lab.subnets:
         if succeeds(["podman", "network", "exists", _network(lab, subnet)]):
             run(["podman", "network", "rm", _network(lab, subnet)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from gpu_burnin.fleet.mirror.cache import locked
@@ -21,6 +22,13 @@ def unmount_below(directory: Path) -> None:
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for mount in sorted((m for m in mounts if Path(m).is_relative_to(directory)), key=len, reverse=True):
         run(["umount", mount])
+
+
+def power(state: Path) -> AbstractContextManager[None]:
+    """Who starts or removes a host from outside its lab's commands has this: one that starts a host which is being
+    removed would leave its processes behind, and podman would know nothing of them.
+    """
+    return locked(state.parent / "power")
 
 
 def enter(state: Path, settings: Path = PROC_SYS) -> None:

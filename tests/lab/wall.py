@@ -86,7 +86,7 @@ def reopen(lab: Lab, path: Path) -> None:
     _iptables("filter", "-D", _chain(lab), *path.rule()[:-1], "DROP")
 
 
-def seen(lab: Lab) -> tuple[dict[str, int], list[str]]:
+def traffic(lab: Lab) -> tuple[dict[str, int], list[str]]:
     """How many packets opened a connection on each path, by its name; and what was dropped for lack of one, each as
     "ADDRESS -> ADDRESS:PORT" (port 0: neither TCP nor UDP)."""
     listing = run(["iptables", "-w", "-n", "-v", "-x", "-L", _chain(lab)]).splitlines()

@@ -21,7 +21,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.host.binaries import 
 from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import ask
 from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import program
-from ansible_collections.muster.fleet.plugins.modules.upgrade_plan import host_of
 
 from gpu_burnin.api.names import Names
 from gpu_burnin.fleet.mirror.programs import KUBERNETES_VERSION
@@ -102,7 +101,7 @@ class Fleet:
             process = Path(f"/proc/{server.apiserver.running.pid}/exe")  # type: ignore[union-attr]
             of = program(SERVER, sha256, new.parent, new.parent, process)
             facts = {"programs": {SERVER: of}, "sick": "", "served": True, "leads": False, "room": "", "closed": closed}
-            hosts[f"api-{number}"] = host_of(f"api-{number}", facts)
+            hosts[f"api-{number}"] = rules.host_of(f"api-{number}", facts)
         return rules.Fleet({"kube_apiserver": hosts})
 
     def planned(self, closed: bool) -> tuple[tuple[str, ...], bool, bool]:

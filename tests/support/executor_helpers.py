@@ -22,7 +22,7 @@ def run_plan(made: Plan, **settings: Any) -> ExecutionResult:
         return execute(made, **{"clock": clock, **settings})
 
 
-def told(result: CheckResult) -> list[tuple[str, Verdict]]:
+def reasons_of(result: CheckResult) -> list[tuple[str, Verdict]]:
     """Code and severity of each reason."""
     return [(r.code, r.severity) for r in result.reasons]
 

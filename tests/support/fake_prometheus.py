@@ -45,7 +45,9 @@ def firing(name: str, severity: str, summary: str, /, **labels: str) -> dict[str
     }
 
 
-def told(alert: dict[str, Any], *, silenced: tuple[str, ...] = (), inhibited: tuple[str, ...] = ()) -> dict[str, Any]:
+def as_alertmanager(
+    alert: dict[str, Any], *, silenced: tuple[str, ...] = (), inhibited: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """The same as Alertmanager tells of it, with the label that Prometheus adds on the way."""
     return {
         "labels": {**alert["labels"], "fleet": "lab"},

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.machine import power
+from tests.lab.paths import state_dir
 from tests.support.bmc import fake_bmc
 from tests.support.fake_api import FakeApi
 
@@ -31,11 +33,12 @@ class Hosts:
         self.containers = {str(uuid.uuid5(uuid.NAMESPACE_DNS, name)): f"muster-{lab}-{name}" for name in names}
         self._off: set[str] = set()
         self._lock = threading.Lock()
+        self._state = state_dir(lab)
 
     def order(self, order: str, machine: str) -> None:
         """Do what the BMC was told, before it says that it is done."""
         container = self.containers[machine]
-        with self._lock:
+        with self._lock, power(self._state):
             if order in OFF:
                 self._off.add(container)
                 _podman("stop", "--time", "5", container)
@@ -48,9 +51,13 @@ class Hosts:
         while left := [
             container for container in self.containers.values() if _podman("container", "exists", container)
         ]:
-            with self._lock:
+            with self._lock, power(self._state):
                 for container in left:
-                    if container not in self._off and not _runs(container):
+                    if (
+                        container not in self._off
+                        and _podman("container", "exists", container)
+                        and not _runs(container)
+                    ):
                         _podman("start", container)
             time.sleep(0.5)
 

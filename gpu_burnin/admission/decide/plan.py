@@ -135,7 +135,7 @@ def _with_test(
         return test_request, None, Next(retest.AGAIN, test_request.gave_up, again)
     why, until = retest.obstacle(facts, judged, wanted, calendar)
     if not why and wanted.mine and denied is not None and (judged.fit or judged.code == LEDGER_RESTORED):
-        why = "there is no leave for a test now"
+        why = "the admitter begins no test of its own before a budget has room for it"
     if why:
         old = facts.status.next
         if judged.awaited and until is None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from gpu_burnin.api.record import Ask
-from gpu_burnin.fleet.durable import SCHEMA, read, write
+from gpu_burnin.fleet.roll.documents import SCHEMA, read, write
 from gpu_burnin.system.codec import to_json
 
 _RUN = "run.json"

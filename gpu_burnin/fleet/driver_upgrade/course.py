@@ -20,10 +20,11 @@ from gpu_burnin.api.record import Ask, NodeAdmission, State
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.driver_upgrade import book
 from gpu_burnin.fleet.driver_upgrade.book import Asked, Entry, Outcome, Run, Step
-from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused, listed, working
+from gpu_burnin.fleet.driver_upgrade.plan import UpgradeRefused, working
 from gpu_burnin.fleet.repair.cluster import Cluster
 from gpu_burnin.fleet.repair.permit import DRIVER_UPGRADE, UPGRADE_FAILED, RepairRefused, maintenance, refuse_processes
 from gpu_burnin.system.clock import rfc3339
+from gpu_burnin.system.prose import listed
 from gpu_burnin.types import Verdict
 
 _QUARANTINE, _REPAIR = "quarantine", "repair"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_burnin.admission.view import Pod
@@ -10,9 +10,10 @@ from gpu_burnin.api.record import Ask, NodeAdmission, State
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Left, Outcome, Run
 from gpu_burnin.fleet.repair.permit import upgrading
+from gpu_burnin.fleet.roll.batches import batches
+from gpu_burnin.system.prose import listed
 
 IMAGE = "image"
-_MOST_NAMES = 3
 # A node in one of these works, or did before a person took it.
 _AT_WORK = (State.READY, State.EXPIRING, State.HELD)
 
@@ -79,17 +80,6 @@ def plan(hosts: Sequence[HostView], entries: Mapping[str, Entry], paused: str, m
     )
 
 
-def batches(begun: int, rest: int, most_nodes: int) -> tuple[int, ...]:
-    """How many at a time: what was begun before, one canary, then twice as many each time, at most `most_nodes`."""
-    return tuple(_batches(begun, rest, max(1, most_nodes)))
-
-
-def listed(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
 def refuse_elsewhere(records: Mapping[str, NodeAdmission], entries: Mapping[str, Entry]) -> None:
     """Raises UpgradeRefused where the ledger shows a run of another controller, whose folder is not this one."""
     found: list[tuple[str, Ask]] = []
@@ -124,17 +114,6 @@ def refuse_mix(hosts: Sequence[HostView]) -> None:
                 f"{what} is not the same on all hosts ({', '.join(told)}), and a canary of one says nothing of the "
                 "others; name hosts with the same one in --limit"
             )
-
-
-def _batches(begun: int, rest: int, most: int) -> Iterator[int]:
-    while begun > 0:
-        yield min(begun, most)
-        begun -= most
-    size = 1
-    while rest > 0:
-        yield min(size, rest)
-        rest -= size
-        size = min(size * 2, most)
 
 
 def _failed(entry: Entry | None) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Outcome, Run
 from gpu_burnin.fleet.driver_upgrade.plan import HostView
+from gpu_burnin.fleet.roll import batches
 
 _WORDS = {
     Outcome.DONE: "done",
@@ -36,13 +37,7 @@ def failed(run: Run, entries: Mapping[str, Entry]) -> list[Entry]:
 
 def stop(run: Run, entries: Mapping[str, Entry], most_failures: int) -> str:
     """Why no further batch is begun, "" where one may be."""
-    names = [entry.node for entry in failed(run, entries)]
-    if len(names) < most_failures:
-        return ""
-    return (
-        f"{len(names)} failed ({', '.join(names)}) and driver_upgrade_max_failures is {most_failures}: no further "
-        "batch begins; mend what they failed of, then go on as the last lines of this run say"
-    )
+    return batches.stop([entry.node for entry in failed(run, entries)], most_failures, "driver_upgrade_max_failures")
 
 
 def summary(run: Run, entries: Mapping[str, Entry], command: str) -> list[str]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from gpu_burnin.admission.client import Conflict, KubeApi, admissions_path, node_path
@@ -37,6 +38,11 @@ class Cluster:
         self._api, self._names = api, names
         self._now_s, self._sleep = now_s, sleep
         self.me = user(api)
+
+    @classmethod
+    def of(cls, kubeconfig: Path, domain: str) -> Cluster:
+        """The cluster of a kubeconfig, whose names are of `domain`."""
+        return cls(KubeApi(kubeconfig), Names(domain))
 
     def scene(self, name: str) -> Scene:
         """All that permit.py wants to know of a node."""

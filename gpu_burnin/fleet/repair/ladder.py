@@ -184,13 +184,15 @@ def next_rung(
     """What comes next for a node. `steps` are its history, oldest first; `can` the rungs that can be climbed here.
 
     A rung is climbed at most once for a fault, and what a higher one has included is not done after it. `owed` is the
-    power cycle that the ledger waits for, though the node passes.
+    power cycle or repair that the ledger waits for, though the node passes.
     """
     last = steps[-1] if steps else None
     if last is not None and last.state is StepState.BEGUN and last.rung is not Rung.HOLD:
         return _after_loss(last, found, can)
     if not found.reached:
         return _unreached(last, can)
+    if found.passes and owed is not None and owed.action is Action.REPAIR:
+        return Next(Rung.HOLD, f"{owed.code} asked for a repair at {owed.since}, and a PASS after it is none")
     if found.passes and owed is not None:
         why = f"{owed.code} asked for a power cycle at {owed.since}, and a PASS after a reboot is none"
         return _within(Rung.POWER_CYCLE, can, why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,10 +15,10 @@ from gpu_burnin.api.record import Ask, NodeAdmission, State
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.repair.ladder import Found, Step, StepState
 from gpu_burnin.node.unit import UNIT
+from gpu_burnin.system.prose import listed
 
 # A node is kept free of new work this long before a window; a repair takes about as long.
 BEFORE_MAINTENANCE_S = 3600.0
-_MOST_NAMES = 3
 # How the asks of a driver upgrade begin, which the same user may have asked; one that has failed goes on so.
 DRIVER_UPGRADE = "driver upgrade to "
 UPGRADE_FAILED = " failed: "
@@ -86,7 +86,7 @@ def refuse_processes(name: str, look: Mapping[str, Any] | None) -> None:
     working = [holder for holder in (look or {}).get("working", ()) if holder["unit"] != UNIT]
     if working:
         told = [f"{one['name']} (process {one['pid']}{one['unit'] and ', '}{one['unit']})" for one in working]
-        raise RepairRefused(f"{name}: work is on its GPUs: {_listed(told)}; end it, then run this again")
+        raise RepairRefused(f"{name}: work is on its GPUs: {listed(told)}; end it, then run this again")
 
 
 def refuse_pods(scene: Scene) -> None:
@@ -94,7 +94,7 @@ def refuse_pods(scene: Scene) -> None:
     working = [f"{pod.namespace}/{pod.name}" for pod in scene.pods if pod.gpus and not pod.ended]
     if working:
         raise RepairRefused(
-            f"{scene.name}: it has work: {_listed(working)}; `muster node quarantine {scene.name} --reason REASON` "
+            f"{scene.name}: it has work: {listed(working)}; `muster node quarantine {scene.name} --reason REASON` "
             "asks it to leave, then run this again"
         )
 
@@ -120,7 +120,7 @@ def refuse_cluster(scene: Scene, limits: Limits, now: datetime) -> None:
         raise RepairRefused(f"{name}: the fleet is paused ({scene.paused}); run this again after `muster resume`")
     if len(scene.others) >= limits.nodes:
         raise RepairRefused(
-            f"{name}: {len(scene.others)} in repair already ({_listed(scene.others)}), and repair_max_nodes allows "
+            f"{name}: {len(scene.others)} in repair already ({listed(scene.others)}), and repair_max_nodes allows "
             f"{limits.nodes}; wait for their end"
         )
     refuse_pods(scene)
@@ -149,8 +149,3 @@ def maintenance(scene: Scene, now: datetime) -> str:
         return str(error)
     window: Maintenance | None = note.maintenance if note else None
     return active(window, now, BEFORE_MAINTENANCE_S) or unknown(window)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -125,7 +125,7 @@ def page(looks: Sequence[Look], now_s: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def seen(before: str, looks: Sequence[Look]) -> list[Look]:
+def without_files_to_come(before: str, looks: Sequence[Look]) -> list[Look]:
     """Without the files that have not come yet: a node that is held has none of kubelet's."""
     known = set(_NAMED.findall(before))
     return [one for one in looks if one.problem != MISSING or one.file in known]
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output: Path = options.output
     try:
         before = output.read_text() if output.exists() else ""
-        _write(output, page(seen(before, [look(file) for file in options.files]), time.time()))
+        _write(output, page(without_files_to_come(before, [look(file) for file in options.files]), time.time()))
     except OSError as error:
         print(f"{output}: cannot be written ({error.strerror}); is node_exporter installed?", file=sys.stderr)
         return 2

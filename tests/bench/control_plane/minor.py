@@ -74,7 +74,7 @@ def _upgraded(clients: Clients) -> str:
 
     def second_server(line: str) -> bool:
         nonlocal batches
-        batches += line.startswith("PLAY [Upgrade the API servers")
+        batches += line.startswith("PLAY [Upgrade the hosts of the phase servers")
         return batches == len(API_SERVERS)
 
     log = fleet.lab.state / "logs/bench-minor-killed.log"

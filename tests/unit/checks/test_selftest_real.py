@@ -20,7 +20,7 @@ from gpu_burnin.exact import product
 from gpu_burnin.exact.cpu import CpuProducts
 from gpu_burnin.types import SelftestResult, Verdict
 from tests.support.engine_helpers import context, gpu, plan
-from tests.support.executor_helpers import Fake, events, told
+from tests.support.executor_helpers import Fake, events, reasons_of
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -177,7 +177,7 @@ def test_a_product_that_is_wrong_once_in_the_selftest_fails_the_gpu(monkeypatch:
 def test_a_real_fault_stays_when_the_check_itself_is_clean(fake: Fake) -> None:
     result = fake("selftest meets a fault", plan("gemm", selftest=True))
     (done,) = result.results
-    assert (told(done), done.verdict) == ([("GEMM_MISMATCH", Verdict.FAIL)], Verdict.FAIL)
+    assert (reasons_of(done), done.verdict) == ([("GEMM_MISMATCH", Verdict.FAIL)], Verdict.FAIL)
     assert done.errors == ({"row": 3, "phase": "self-test"},), "where it was"
     assert "check_started" in events(result), "the check runs all the same, and may locate it better"
 
@@ -185,13 +185,13 @@ def test_a_real_fault_stays_when_the_check_itself_is_clean(fake: Fake) -> None:
 def test_selftests_alone_tell_of_a_real_fault_too(fake: Fake) -> None:
     made = replace(plan("gemm", "hbm", selftest=True), checks_off=True)
     result = fake("selftest meets a fault", made)
-    assert [(done.name, told(done)) for done in result.results] == [("gemm", [("GEMM_MISMATCH", Verdict.FAIL)])]
+    assert [(done.name, reasons_of(done)) for done in result.results] == [("gemm", [("GEMM_MISMATCH", Verdict.FAIL)])]
 
 
 @pytest.mark.parametrize("mode", ["selftest dies", "selftest segfaults"])
 def test_a_worker_that_dies_twice_in_the_selftest_is_a_fault_of_the_gpu(fake: Fake, mode: str) -> None:
     result = fake(mode, plan("gemm", "hbm", selftest=True))
-    assert {done.name: told(done) for done in result.results} == {
+    assert {done.name: reasons_of(done) for done in result.results} == {
         "gemm": [("WORKER_DIED", Verdict.FAIL)], "hbm": [("WORKER_DIED", Verdict.FAIL)],
     }  # fmt: skip
     assert "twice during the self-test of gemm" in result.results[0].reasons[0].message
@@ -200,13 +200,13 @@ def test_a_worker_that_dies_twice_in_the_selftest_is_a_fault_of_the_gpu(fake: Fa
 
 def test_a_worker_that_dies_once_in_the_selftest_is_tried_again(fake: Fake) -> None:
     result = fake("selftest dies once", plan("gemm", selftest=True))
-    assert [told(done) for done in result.results] == [[("WORKER_DIED", Verdict.INCONCLUSIVE)]]
+    assert [reasons_of(done) for done in result.results] == [[("WORKER_DIED", Verdict.INCONCLUSIVE)]]
     assert events(result).count("selftest_started") == 2
 
 
 def test_damage_that_the_gpu_reports_in_the_selftest_is_the_verdict(fake: Fake) -> None:
     result = fake("selftest reports damage", plan("gemm", selftest=True))
-    assert [told(done) for done in result.results] == [[("ECC_UNCORRECTED", Verdict.FAIL)]]
+    assert [reasons_of(done) for done in result.results] == [[("ECC_UNCORRECTED", Verdict.FAIL)]]
     assert result.selftests == ()
 
 

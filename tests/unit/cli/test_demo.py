@@ -162,7 +162,7 @@ def test_no_counter_shows_it_is_said_only_where_none_does(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+def environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """What the environment of the run says; nothing is run."""
     found: list[str | None] = []
 
@@ -178,19 +178,19 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 
 def test_each_demo_has_a_folder_of_its_own_and_asks_for_gpus_for_its_own_time(
-    tmp_path: Path, asked: list[str | None]
+    tmp_path: Path, environments: list[str | None]
 ) -> None:
     for _ in range(2):
         done = CliRunner().invoke(cli, ["demo", "--out", str(tmp_path / "out")])
         assert done.exit_code == 0, done.output
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["1", "2"]
-    assert len(asked) == 2 and all(text and demo.MODEL in text for text in asked)
+    assert len(environments) == 2 and all(text and demo.MODEL in text for text in environments)
     assert ENVIRONMENT not in os.environ
 
 
 @pytest.mark.parametrize("opened", [True, False])
 def test_the_page_is_opened_where_a_browser_can_be(
-    opened: bool, tmp_path: Path, asked: list[str | None], monkeypatch: pytest.MonkeyPatch
+    opened: bool, tmp_path: Path, environments: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages: list[str] = []
     monkeypatch.setattr(demo.webbrowser, "open", lambda page: pages.append(page) or opened)

@@ -29,7 +29,7 @@ def test_the_calendar_of_the_page_is_one() -> None:
 
 
 def test_the_figures_of_the_page_are_those_of_the_project() -> None:
-    assert "from 60\nminutes before" in PAGE
+    assert "from 60 minutes before" in PAGE
     assert (
         Rules().maintenance_before_s == Config().maintenance_before_s == DEFAULTS["fleet_maintenance_before_s"] == 3600
     )

@@ -41,7 +41,7 @@ def finished(check: str = "gemm", gpu: str | None = A, verdict: str = "PASS", *c
     return {"event": "check_finished", "gpu": gpu, "check": check, "verdict": verdict, "seconds": 3.21, "codes": codes}
 
 
-def told(gpu: str = A, **data: object) -> dict[str, Any]:
+def progress_event(gpu: str = A, **data: object) -> dict[str, Any]:
     return {"event": "progress", "gpu": gpu, "check": "gemm", **data}
 
 
@@ -84,12 +84,12 @@ def test_plain_lines_without_a_known_time_say_none(clock: Clock) -> None:
 
 def test_a_log_gets_a_line_on_all_gpus_now_and_then(clock: Clock) -> None:
     steps = [(0.0, RUN), (1.0, started(gpu=A)), (1.0, started(gpu=B))]
-    steps += [(2.0, told(A, phase="bf16", rate=812.0, rate_unit="TFLOP/s", errors=0))]
-    steps += [(3.0, told(B, phase="bf16", rate=798.4, rate_unit="TFLOP/s", errors=2))]
+    steps += [(2.0, progress_event(A, phase="bf16", rate=812.0, rate_unit="TFLOP/s", errors=0))]
+    steps += [(3.0, progress_event(B, phase="bf16", rate=798.4, rate_unit="TFLOP/s", errors=2))]
     steps += [(4.0, {"event": "sample", "gpu": C, "temperature_c": 71, "power_w": 690.0})]
     quiet = lines(clock, *steps)
     assert len(quiet) == 2
-    busy = lines(clock, *steps, (40.0, told(A)), (41.0, told(A)))
+    busy = lines(clock, *steps, (40.0, progress_event(A)), (41.0, progress_event(A)))
     assert busy[2:] == [
         "2 of 3 GPUs busy (gemm bf16), slowest GPU 1 798.4 TFLOP/s, hottest GPU 2 71 °C, GPU 1 2 errors, 20 s left"
     ]
@@ -109,7 +109,7 @@ def test_a_brief_log_tells_each_check_once_and_all_that_is_not_well() -> None:
         *({**selftest, "event": "selftest_started", "check": check} for check in ("sm", "gemm")),
         {**selftest, "event": "selftest_finished", "detected": 5},
         {**selftest, "event": "selftest_finished", "detected": 4},
-        started(gpu=A), started(gpu=B), told(A, errors=3),
+        started(gpu=A), started(gpu=B), progress_event(A, errors=3),
         finished("gemm", A, "FAIL", "GEMM_MISMATCH"), finished("gemm", B),
         {"event": "worker_wedged", "gpu": B, "pid": 7}, started("hbm", C),
     ):  # fmt: skip
@@ -145,7 +145,7 @@ def test_live_row_shows_phase_rate_temperature_power_and_errors(clock: Clock) ->
     view(RUN, started())
     clock.now += 19
     shown = view(
-        told(phase="bf16 square", rate=812.43, rate_unit="TFLOP/s", errors=3, done=0.42),
+        progress_event(phase="bf16 square", rate=812.43, rate_unit="TFLOP/s", errors=3, done=0.42),
         {"event": "sample", "gpu": A, "temperature_c": 71, "power_w": 688.4, "clock_sm_mhz": 1755},
     )
     assert shown[0] == "level quick 19 s elapsed 41 s left of 60 s"
@@ -156,15 +156,15 @@ def test_live_row_shows_phase_rate_temperature_power_and_errors(clock: Clock) ->
 
 def test_live_row_forgets_the_last_check_but_not_its_errors(clock: Clock) -> None:
     view = View(clock)
-    view(RUN, started(), told(phase="bf16", rate=1.0, errors=2), finished(verdict="FAIL"))
-    shown = view(started("hbm"), told(rate=3.5, rate_unit="GB/s", errors=1))
+    view(RUN, started(), progress_event(phase="bf16", rate=1.0, errors=2), finished(verdict="FAIL"))
+    shown = view(started("hbm"), progress_event(rate=3.5, rate_unit="GB/s", errors=1))
     assert shown[3] == "GPU 0 hbm 0 s 3.5 GB/s 3 FAIL gemm"
 
 
 def test_a_narrow_terminal_still_shows_errors_and_results(clock: Clock) -> None:
     sample = {"event": "sample", "gpu": A, "temperature_c": 71, "power_w": 688.4}
     events = [RUN, started(), finished("sm"), finished("gemm"), started("hbm"), sample]
-    events += [told(phase="memory patterns", rate=1812.4, rate_unit="GB/s", errors=2, done=0.42)]
+    events += [progress_event(phase="memory patterns", rate=1812.4, rate_unit="GB/s", errors=2, done=0.42)]
     wide, narrow = View(clock)(*events), View(clock, 66)(*events)
     assert wide[1] == "doing time done rate temp power errors results"
     assert narrow[1] == "doing rate errors results"
@@ -175,8 +175,8 @@ def test_a_narrow_terminal_still_shows_errors_and_results(clock: Clock) -> None:
 def test_all_checks_of_a_run_fit_a_usual_terminal_and_the_worst_verdict_comes_first(clock: Clock) -> None:
     names = ("sm", "gemm", "hbm", "pcie", "nvlink", "nccl")
     done = [finished(name, A, "FAIL" if name == "pcie" else "PASS") for name in names]
-    long = (started(), told(phase="fp8_e4m3 unit_filled_with_words"))
-    shown = View(clock, 80)(RUN, *long, *done, started("power"), told(phase="mixed load"))
+    long = (started(), progress_event(phase="fp8_e4m3 unit_filled_with_words"))
+    shown = View(clock, 80)(RUN, *long, *done, started("power"), progress_event(phase="mixed load"))
     assert shown[3] == "GPU 0 power mixed load 0 FAIL pcie PASS sm gemm hbm nvlink nccl"
 
 
@@ -193,7 +193,7 @@ def test_columns_do_not_jump_from_phase_to_phase(clock: Clock) -> None:
     columns = []
     for phase in ("a phase with a long name", "short"):
         table._show(started())
-        table._show(told(phase=phase))
+        table._show(progress_event(phase=phase))
         columns.append(table._view().plain.splitlines()[1].index("errors"))
     assert columns[0] == columns[1]
 
@@ -222,7 +222,7 @@ def test_a_run_of_self_tests_has_no_planned_time(clock: Clock) -> None:
 @pytest.mark.parametrize(("done", "shown"), [(0.0, "0%"), (0.42, "42%"), (0.996, "99%"), (1.0, "99%"), (7.5, "99%")])
 def test_a_check_that_goes_on_is_not_done(clock: Clock, done: float, shown: str) -> None:
     view = View(clock)
-    assert view(RUN, started(), told(done=done))[3] == f"GPU 0 gemm 0 s {shown} 0"
+    assert view(RUN, started(), progress_event(done=done))[3] == f"GPU 0 gemm 0 s {shown} 0"
     assert view(finished())[3] == "GPU 0 0 PASS gemm"
 
 
@@ -236,24 +236,24 @@ def test_a_self_test_that_has_ended_says_so_in_a_few_words_and_hides_no_column(c
 
 def test_a_long_phase_of_the_past_hides_no_column(clock: Clock) -> None:
     view = View(clock, 80)
-    view(RUN, started(), told(phase="words " * 12))
-    shown = view(finished(), started("hbm"), told(phase="short"))
+    view(RUN, started(), progress_event(phase="words " * 12))
+    shown = view(finished(), started("hbm"), progress_event(phase="short"))
     assert shown[1] == "doing time done rate temp power errors results"
 
 
 def test_faults_of_the_self_test_are_not_errors_of_the_gpu(clock: Clock) -> None:
     view = View(clock)
-    shown = view(RUN, {"event": "selftest_started", "gpu": A, "check": "gemm"}, told(errors=9))
+    shown = view(RUN, {"event": "selftest_started", "gpu": A, "check": "gemm"}, progress_event(errors=9))
     assert shown[3] == "GPU 0 gemm self-test 0 s 0"
 
 
 def test_texts_of_workers_are_no_markup_and_odd_values_no_numbers(clock: Clock) -> None:
-    shown = View(clock)(RUN, started(), told(phase="[red]x[/red]", rate="fast", errors=None, done=True))
+    shown = View(clock)(RUN, started(), progress_event(phase="[red]x[/red]", rate="fast", errors=None, done=True))
     assert shown[3] == "GPU 0 gemm [red]x[/red] 0 s 0"
 
 
 def test_phase_that_begins_with_its_check_says_it_once(clock: Clock) -> None:
-    shown = View(clock)(RUN, started(), told(phase="gemm fp32"))
+    shown = View(clock)(RUN, started(), progress_event(phase="gemm fp32"))
     assert shown[3] == "GPU 0 gemm fp32 0 s 0"
 
 

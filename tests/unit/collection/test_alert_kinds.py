@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.integration.alert_cases.case import Case
-from tests.integration.alert_courses import asked
+from tests.integration.alert_courses import words_of_time
 from tests.integration.alert_kinds import kinds_of, of_each_kind
 from tests.integration.alert_replay import RECORDED, Replay, alerts_of, targets_of
 
@@ -27,7 +27,7 @@ JOBS = {"node": re.compile("node_.*"), "gpu": re.compile("DCGM_.*")}
     ],
 )
 def test_what_an_expression_asks_for_beside_one_moment(expression: str, words: set[str]) -> None:
-    assert asked(expression) == words
+    assert words_of_time(expression) == words
 
 
 def _replay(

@@ -192,7 +192,7 @@ print(json.dumps(told))
 
 
 @pytest.fixture(scope="module")
-def told(ansible: Command) -> dict[str, dict[str, Any]]:
+def documentation(ansible: Command) -> dict[str, dict[str, Any]]:
     """What `ansible-doc` tells of everything in the collection, by its kind, which it has as pages to read, too."""
     kinds = {
         "module": names_of("modules"),
@@ -247,8 +247,8 @@ def tasks_of(examples: str, name: str) -> list[dict[str, Any]]:
     return [task[name] for task in tasks if name in task]
 
 
-def test_ansible_doc_tells_what_each_module_takes_and_gives(told: dict[str, dict[str, Any]]) -> None:
-    for name, one in told["module"].items():
+def test_ansible_doc_tells_what_each_module_takes_and_gives(documentation: dict[str, dict[str, Any]]) -> None:
+    for name, one in documentation["module"].items():
         doc = one["doc"]
         module = importlib.import_module(f"ansible_collections.muster.fleet.plugins.modules.{doc['module']}")
         options = dict(documented(doc["options"], "suboptions"))
@@ -262,8 +262,8 @@ def test_ansible_doc_tells_what_each_module_takes_and_gives(told: dict[str, dict
         assert tasks and all(set(task) <= set(options) for task in tasks), name
 
 
-def test_ansible_doc_tells_all_of_each_role(told: dict[str, dict[str, Any]]) -> None:
-    for name, one in told["role"].items():
+def test_ansible_doc_tells_all_of_each_role(documentation: dict[str, dict[str, Any]]) -> None:
+    for name, one in documentation["role"].items():
         spec = yaml.safe_load((ROOT / "roles" / name.rpartition(".")[2] / "meta/argument_specs.yml").read_text())
         entries = spec["argument_specs"]
         assert set(one["entry_points"]) == set(entries), name
@@ -273,7 +273,7 @@ def test_ansible_doc_tells_all_of_each_role(told: dict[str, dict[str, Any]]) -> 
             assert options == dict(taken(entries[entry].get("options") or {})), (name, entry)
 
 
-def test_ansible_doc_tells_all_of_each_filter(told: dict[str, dict[str, Any]]) -> None:
-    for name, one in told["filter"].items():
+def test_ansible_doc_tells_all_of_each_filter(documentation: dict[str, dict[str, Any]]) -> None:
+    for name, one in documentation["filter"].items():
         assert one["doc"]["short_description"] and one["examples"] and one["return"], name
         dict(documented(one["doc"]["options"], "suboptions"))

@@ -11,10 +11,12 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host import binaries
+from ansible_collections.muster.fleet.plugins.modules.binaries import install
 
 from tests.support.server_helpers import serving
 
@@ -189,3 +191,28 @@ def test_a_host_that_has_everything_needs_no_mirror(tmp_path: Path) -> None:
     assert fault("http://127.0.0.1:1", tmp_path, "etcd", "etcdctl") != ""
     assert fault("http://127.0.0.1:1", tmp_path, sha256="0" * 64) != ""
     assert binaries.mirror_fault("http://127.0.0.1:1", [], {}, str(tmp_path), 1) == ""
+
+
+@pytest.mark.parametrize("sha256", [SHA, "0" * 64])
+def test_staging_fetches_what_is_not_right_in_use_and_leaves_nothing_where_it_cannot(
+    tmp_path: Path, sha256: str
+) -> None:
+    """etcdctl is right where it is used."""
+    used, staged, mirror = (tmp_path / name for name in ("used", "staged", "mirror"))
+    for folder in (used, mirror):
+        folder.mkdir()
+        for name in ("etcd", "etcdctl", "etcdutl"):
+            (folder / name).write_bytes(CONTENT if folder == mirror or name == "etcdctl" else b"old")
+    params = {
+        "names": ["etcd", "etcdctl", "etcdutl"], "url": mirror.as_uri(), "directory": str(staged), "unlike": str(used),
+        "checksums": {"etcd": SHA, "etcdctl": SHA, "etcdutl": sha256}, "timeout_s": 5,
+    }  # fmt: skip
+    module: Any = SimpleNamespace(params=params, check_mode=False)
+    if sha256 == SHA:
+        assert install(module)["installed"] == ["etcd", "etcdutl"]
+        assert sorted(path.name for path in staged.iterdir()) == ["etcd", "etcdutl"]
+    else:
+        with pytest.raises(FleetError, match="has SHA-256"):
+            install(module)
+        assert not staged.exists()
+    assert (used / "etcd").read_bytes() == b"old"

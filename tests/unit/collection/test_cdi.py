@@ -49,14 +49,14 @@ def spec(tmp_path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told(root: Path, document: Any, gpus: tuple[Gpu, ...] = (gpu("GPU-1"), gpu("GPU-2"))) -> list[str]:
+def problems_of(root: Path, document: Any, gpus: tuple[Gpu, ...] = (gpu("GPU-1"), gpu("GPU-2"))) -> list[str]:
     path = root / "var/run/cdi/nvidia.yaml"
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     return [problem.replace(str(root), "") for problem in cdi.problems(root, path, gpus)]
 
 
 def test_one_that_fits_has_no_problem(tmp_path: Path, spec: dict[str, Any]) -> None:
-    assert told(tmp_path, spec) == []
+    assert problems_of(tmp_path, spec) == []
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_one_that_fits_has_no_problem(tmp_path: Path, spec: dict[str, Any]) -> N
 )  # fmt: skip
 def test_each_difference_is_told_once(tmp_path: Path, spec: dict[str, Any], change: Change, said: str) -> None:
     change(spec)
-    problems = told(tmp_path, spec)
+    problems = problems_of(tmp_path, spec)
     assert len(problems) == 1 and said in problems[0], problems
 
 
 def test_a_file_that_is_no_specification_or_none_is_told(tmp_path: Path, spec: dict[str, Any]) -> None:
-    assert "cannot be read" in told(tmp_path, "kind: nvidia.com/gpu\n")[0]
+    assert "cannot be read" in problems_of(tmp_path, "kind: nvidia.com/gpu\n")[0]
     path = tmp_path / "var/run/cdi/nvidia.yaml"
     path.unlink()
     assert "is missing" in next(cdi.problems(tmp_path, path, ()))
@@ -114,16 +114,16 @@ def test_a_second_file_in_the_same_folder_takes_the_devices_that_both_define(
 ) -> None:
     other = tmp_path / "var/run/cdi/old.yaml"
     other.write_text(text)
-    assert told(tmp_path, spec) == [f"/var/run/cdi/old.yaml {NEITHER}"]
+    assert problems_of(tmp_path, spec) == [f"/var/run/cdi/old.yaml {NEITHER}"]
     other.rename(other.with_suffix(".bak"))
-    assert told(tmp_path, spec) == []
+    assert problems_of(tmp_path, spec) == []
 
 
 @pytest.mark.parametrize("text", [YAML, JSON])
 def test_a_file_in_the_folder_that_loses_is_no_conflict(tmp_path: Path, spec: dict[str, Any], text: str) -> None:
     (tmp_path / "etc/cdi").mkdir(parents=True)
     (tmp_path / "etc/cdi/nvidia.yaml").write_text(text)
-    assert told(tmp_path, spec) == []
+    assert problems_of(tmp_path, spec) == []
 
 
 def test_a_file_in_the_folder_that_wins_is_what_containers_get(tmp_path: Path, spec: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ def test_a_file_in_the_folder_that_wins_is_what_containers_get(tmp_path: Path, s
 )
 def test_a_file_of_other_devices_takes_none(tmp_path: Path, spec: dict[str, Any], text: str) -> None:
     (tmp_path / "var/run/cdi/old.yaml").write_text(text)
-    assert told(tmp_path, spec) == []
+    assert problems_of(tmp_path, spec) == []
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_file_that_cannot_be_read_here_is_told_and_not_passed_over(
     tmp_path: Path, spec: dict[str, Any], text: str
 ) -> None:
     (tmp_path / "var/run/cdi/old.yaml").write_text(text)
-    (problem,) = told(tmp_path, spec)
+    (problem,) = problems_of(tmp_path, spec)
     assert problem.startswith(
         "whether /var/run/cdi/old.yaml takes devices from /var/run/cdi/nvidia.yaml cannot be told"
     )
@@ -185,6 +185,6 @@ def test_an_old_containerd_would_start_containers_without_their_gpus(server: str
 def test_a_gpu_in_mig_mode_is_not_given_whole_and_needs_its_instances(tmp_path: Path, spec: dict[str, Any]) -> None:
     parted = (gpu("GPU-1"), gpu("GPU-2", mig="on"))
     spec["devices"].pop(2)
-    assert "has no MIG device" in told(tmp_path, spec, parted)[0]
+    assert "has no MIG device" in problems_of(tmp_path, spec, parted)[0]
     spec["devices"].append(device("MIG-5", "/dev/nvidia1"))
-    assert told(tmp_path, spec, parted) == []
+    assert problems_of(tmp_path, spec, parted) == []

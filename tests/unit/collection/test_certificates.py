@@ -53,7 +53,7 @@ def secret(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def told(script: ModuleType, folder: Path, *files: Path) -> dict[str, str]:
+def written_series(script: ModuleType, folder: Path, *files: Path) -> dict[str, str]:
     """Each series with its value."""
     output = folder / "muster_certificates.prom"
     assert script.main(["--output", str(output), *map(str, files)]) == 0
@@ -68,7 +68,7 @@ def test_from_when_until_when(
 ) -> None:
     file = tmp_path / "a.crt"
     file.write_bytes(certificate(key, until))
-    series = told(script, tmp_path, file)
+    series = written_series(script, tmp_path, file)
     assert series[f'{EXPIRES}{{file="{file}"}}'] == str(int(until.timestamp()))
     assert series[f'muster_certificate_issued_timestamp_seconds{{file="{file}"}}'] == str(int(FROM.timestamp()))
     assert not any(name.startswith(UNREADABLE) for name in series)
@@ -79,7 +79,7 @@ def test_of_several_the_one_that_ends_first(
 ) -> None:
     file = tmp_path / "bundle.crt"
     file.write_bytes(b"# two\n" + certificate(key, LATE) + b"\n" + certificate(key, SOON))
-    assert told(script, tmp_path, file)[f'{EXPIRES}{{file="{file}"}}'] == str(int(SOON.timestamp()))
+    assert written_series(script, tmp_path, file)[f'{EXPIRES}{{file="{file}"}}'] == str(int(SOON.timestamp()))
 
 
 def test_not_a_byte_of_a_key_is_read(
@@ -119,7 +119,7 @@ def test_not_a_byte_of_a_key_is_read(
 def test_what_is_no_certificate_is_told(script: ModuleType, tmp_path: Path, content: bytes, problem: str) -> None:
     file = tmp_path / "a.crt"
     file.write_bytes(content)
-    assert told(script, tmp_path, file)[f'{UNREADABLE}{{file="{file}",problem="{problem}"}}'] == "1"
+    assert written_series(script, tmp_path, file)[f'{UNREADABLE}{{file="{file}",problem="{problem}"}}'] == "1"
 
 
 def test_every_shorter_form_of_a_certificate_is_refused(script: ModuleType, key: ec.EllipticCurvePrivateKey) -> None:
@@ -134,20 +134,20 @@ def test_a_file_that_vanished_is_told_and_one_that_never_came_is_not(
     script: ModuleType, key: ec.EllipticCurvePrivateKey, tmp_path: Path
 ) -> None:
     file = tmp_path / "a.crt"
-    assert not any(str(file) in name for name in told(script, tmp_path, file))
+    assert not any(str(file) in name for name in written_series(script, tmp_path, file))
     file.write_bytes(certificate(key, SOON))
-    told(script, tmp_path, file)
+    written_series(script, tmp_path, file)
     file.unlink()
     missing = f'{UNREADABLE}{{file="{file}",problem="missing"}}'
-    assert told(script, tmp_path, file)[missing] == "1"
+    assert written_series(script, tmp_path, file)[missing] == "1"
     # It stays told until it is back.
-    assert told(script, tmp_path, file)[missing] == "1"
+    assert written_series(script, tmp_path, file)[missing] == "1"
     file.write_bytes(certificate(key, SOON))
-    assert missing not in told(script, tmp_path, file)
+    assert missing not in written_series(script, tmp_path, file)
 
 
 def test_a_folder_is_no_certificate(script: ModuleType, tmp_path: Path) -> None:
-    assert told(script, tmp_path, tmp_path)[f'{UNREADABLE}{{file="{tmp_path}",problem="unreadable"}}'] == "1"
+    assert written_series(script, tmp_path, tmp_path)[f'{UNREADABLE}{{file="{tmp_path}",problem="unreadable"}}'] == "1"
 
 
 def test_numbers_that_cannot_be_written_are_an_error(

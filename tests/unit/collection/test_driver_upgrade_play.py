@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.fleet import lock
 from gpu_burnin.fleet.driver_upgrade import book
 from gpu_burnin.fleet.driver_upgrade.book import Entry, Outcome, Run, Step
-from gpu_burnin.fleet.lock import Lock
+from gpu_burnin.fleet.roll import lock
+from gpu_burnin.fleet.roll.lock import Lock
 from tests.support.upgrade_site import NEW, OLD, Site
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -86,6 +86,32 @@ def test_hosts_that_are_given_back_fail_nothing(ansible_playbook: Playbook, site
         assert site.spec(name) == {}
     assert "Quiesce the host" not in done.stdout
     assert "stops before its next batch" not in done.stdout
+
+
+@pytest.mark.slow
+def test_what_a_host_tells_on_stderr_is_not_taken_for_what_it_says_of_itself(
+    ansible_playbook: Playbook, site: Site
+) -> None:
+    """SSH that is asked for a terminal has one stream for both, as with a sudo that cannot resolve the host's name."""
+    scripts = {
+        "ssh": 'for last; do :; done\ncase " $* " in *" -tt "*) exec 2>&1 ;; esac\nsh -c "$last"',
+        "gpu-burnin": """echo 'unable to resolve host' >&2; echo '{"working": []}'""",
+    }
+    for name, text in scripts.items():
+        (site.folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (site.folder / name).chmod(0o755)
+    book.write_run(site.directory, Run("run-1", NEW, ("gpu-1",), (1,)))
+    begin = {
+        "phase": "begin", "node": "gpu-1", "loaded": OLD, "directory": str(site.directory),
+        "kubeconfig": str(site.kubeconfig), "program": str(site.folder / "gpu-burnin"),
+    }  # fmt: skip
+    host = {"ansible_connection": "ssh", "ansible_ssh_executable": str(site.folder / "ssh")}
+    tasks = [{"muster.fleet.driver_upgrade": begin}]
+    play = [{"hosts": "gpu-1", "gather_facts": False, "vars": host, "tasks": tasks}]
+    (site.folder / "play.yml").write_text(json.dumps(play))
+    done = ansible_playbook(str(site.folder / "play.yml"), inventory="gpu-1,")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert site.entry().step is Step.DRIVER, site.entry().why
 
 
 @pytest.mark.slow

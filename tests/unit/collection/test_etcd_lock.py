@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_burnin.fleet import lock
+from gpu_burnin.fleet.roll import lock
 from tests.support.site_plays import site_plays
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,7 +61,8 @@ def test_each_operation_on_the_control_plane_takes_the_lock_first_and_gives_it_b
 
 
 def test_no_other_playbook_changes_the_control_plane_of_a_running_fleet() -> None:
-    others = {path.stem for path in ROOT.glob("playbooks/*.yml")} - set(OPERATIONS)
+    # A phase is of upgrade.yml, and by itself of no host.
+    others = {path.stem for path in ROOT.glob("playbooks/*.yml")} - set(OPERATIONS) - {"upgrade_phase"}
     assert others == {"admit", "burnin", "driver_upgrade", "etcd_backup", "repair"}
 
 

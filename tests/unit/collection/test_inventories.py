@@ -86,6 +86,18 @@ def test_the_example_fails_with_its_placeholders_and_nothing_else(check: Playboo
 
 
 @pytest.mark.slow
+def test_admission_by_hand_refuses_placeholders_before_it_dials(ansible_playbook: Playbook, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLE, tmp_path / "example")
+    done = ansible_playbook(str(ROOT / "playbooks/admit.yml"), inventory=str(tmp_path / "example"))
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert any("ansible_host still has a placeholder" in line for line in problems(done)), done.stdout + done.stderr
+    assert done.stdout.count("PLAY [") == 1
+    (tmp_path / "admit.yml").write_text(CHECK.replace("site.yml", "playbooks/admit.yml"))
+    done = ansible_playbook("admit.yml", inventory=str(filled_example(tmp_path / "site")))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_the_check_looks_at_the_example(check: Playbook, tmp_path: Path) -> None:
     """What roles make of a wrong address or level is wrong too, and is not told again."""
     wrong = ("fleet_planned_nodes=1", "fleet_api_address=10.9.0.41:6443", "gpu_burnin_level=fast")

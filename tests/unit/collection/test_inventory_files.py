@@ -174,18 +174,18 @@ def test_an_inventory_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / "inventory" / name / "hosts.yml").write_text("all: {}\n")
     monkeypatch.chdir(tmp_path)
 
-    def said(*sources: str, is_given: bool = True, has_hosts: bool = False, needs_hosts: bool = True) -> str:
+    def complaint(*sources: str, is_given: bool = True, has_hosts: bool = False, needs_hosts: bool = True) -> str:
         told = missing(sources, is_given=is_given, has_hosts=has_hosts, needs_hosts=needs_hosts)
         return told.replace(f"{tmp_path}/", "")
 
     known = "; inventories here: inventory/example, inventory/lab"
     absent, lab = str(tmp_path / "inventory/prd"), str(tmp_path / "inventory/lab")
-    assert said(absent) == said(lab, absent, has_hosts=True) == f"inventory/prd does not exist{known}"
-    assert said(str(tmp_path / "elsewhere/prd")) == "elsewhere/prd does not exist"
-    assert said(lab) == said("gpu-1,gpu-2") == said("localhost,") == ""
-    assert said("/etc/hosts-of-none", is_given=False) == f"no inventory was given; add -i inventory/NAME{known}"
-    assert said("/etc/hosts-of-none", is_given=False, has_hosts=True) == ""
-    assert said("/etc/hosts-of-none", is_given=False, needs_hosts=False) == ""
+    assert complaint(absent) == complaint(lab, absent, has_hosts=True) == f"inventory/prd does not exist{known}"
+    assert complaint(str(tmp_path / "elsewhere/prd")) == "elsewhere/prd does not exist"
+    assert complaint(lab) == complaint("gpu-1,gpu-2") == complaint("localhost,") == ""
+    assert complaint("/etc/hosts-of-none", is_given=False) == f"no inventory was given; add -i inventory/NAME{known}"
+    assert complaint("/etc/hosts-of-none", is_given=False, has_hosts=True) == ""
+    assert complaint("/etc/hosts-of-none", is_given=False, needs_hosts=False) == ""
 
 
 def test_what_a_limit_without_localhost_leaves_out() -> None:
@@ -207,14 +207,14 @@ def test_a_limit_or_an_inventory_that_leaves_the_run_without_its_hosts(
         "- {name: Work, hosts: all, gather_facts: false, tasks: []}\n"
     )
 
-    def said(*arguments: str, inventory: str = "hosts.yml") -> tuple[int, str]:
+    def run_play(*arguments: str, inventory: str = "hosts.yml") -> tuple[int, str]:
         done = ansible_playbook("play.yml", *arguments, inventory=inventory)
         return done.returncode, " ".join(done.stderr.split())
 
-    code, text = said("-l", "gpu-1")
+    code, text = run_play("-l", "gpu-1")
     assert (code, limit_warning("gpu-1", ["Check"]) in text) == (0, True)
-    assert all("leaves out" not in said(*limit)[1] for limit in ((), ("-l", "gpu-1,localhost")))
-    code, text = said(inventory="absent")
+    assert all("leaves out" not in run_play(*limit)[1] for limit in ((), ("-l", "gpu-1,localhost")))
+    code, text = run_play(inventory="absent")
     assert (code, text.endswith("absent does not exist")) == (4, True)
 
 
@@ -262,16 +262,16 @@ def test_a_tag_that_nothing_has_ends_the_run(tmp_path: Path, ansible_playbook: P
         "    - block: [{ansible.builtin.debug: {msg: done}, tags: [deep]}]\n"
     )
 
-    def said(tags: str) -> tuple[int, str]:
+    def run_tags(tags: str) -> tuple[int, str]:
         done = ansible_playbook("play.yml", "--tags", tags, inventory="hosts.yml")
         return done.returncode, " ".join((done.stderr or done.stdout).split())
 
-    code, text = said("preflite")
+    code, text = run_tags("preflite")
     assert code == 4
     assert "--tags preflite is no tag of these plays, so that it would run nothing; did you mean preflight?" in text
-    code, text = said("preflight,x")
+    code, text = run_tags("preflight,x")
     assert (code, "--tags x is no tag" in text, "the tags are deep, preflight" in text) == (4, True, True)
-    assert [said(tags)[0] for tags in ("preflight", "deep", "all", "untagged")] == [0, 0, 0, 0]
+    assert [run_tags(tags)[0] for tags in ("preflight", "deep", "all", "untagged")] == [0, 0, 0, 0]
 
 
 def test_the_checkout_s_configuration_tells_bad_files() -> None:

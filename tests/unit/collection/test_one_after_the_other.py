@@ -24,12 +24,12 @@ ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 Play = dict[str, Any]
 OPERATIONS = ("etcd_replace_member", "etcd_restore", "rotate_certificates", "rotate_encryption_key", "upgrade")
-# Whose loss is the loss of the fleet; `upgrade_` are the groups of upgrade.yml, of the same hosts.
+# Whose loss is the loss of the fleet; `upgrade_` are the groups of upgrade.yml, of the same hosts, and its phases.
 CONTROL_PLANE = ("etcd", "etcd_events", "kube_apiserver", "api_loadbalancer", "upgrade_")
 
 
 @pytest.fixture
-def asked() -> Iterator[tuple[str, list[str]]]:
+def recording_server() -> Iterator[tuple[str, list[str]]]:
     """A server that answers 200, and the paths that it was asked for."""
     paths: list[str] = []
 
@@ -81,9 +81,9 @@ THROTTLED: dict[str, tuple[int, dict[str, Any], list[str]]] = {
 
 @pytest.mark.slow
 def test_a_throttled_task_ends_with_the_first_host_that_fails(
-    tmp_path: Path, ansible_playbook: Playbook, asked: tuple[str, list[str]]
+    tmp_path: Path, ansible_playbook: Playbook, recording_server: tuple[str, list[str]]
 ) -> None:
-    url, paths = asked
+    url, paths = recording_server
     module = {"server": "{{ url }}", "deadline_s": 0, "checks": [{"path": "/{{ inventory_hostname }}"}]}
     plays: list[Play] = []
     hosts: dict[str, dict[str, Any]] = {}
@@ -127,6 +127,16 @@ def test_each_rolling_restart_is_by_a_module_that_ends_with_the_first_failure() 
     assert [task["name"] for task in throttled if not fatal & set(task)] == []
 
 
+def plays_of(path: Path) -> Iterator[Play]:
+    """The plays of a playbook; what it imports by its own name, with the `serial` of that import."""
+    for play in yaml.safe_load(path.read_text()):
+        if "ansible.builtin.import_playbook" not in play:
+            yield play
+        elif play["ansible.builtin.import_playbook"] == "upgrade_phase.yml":
+            (phase,) = yaml.safe_load((path.parent / play["ansible.builtin.import_playbook"]).read_text())
+            yield phase | {"name": play["name"], "serial": play["vars"].get("upgrade_serial", 1)}
+
+
 def ways() -> dict[str, list[tuple[str, Play]]]:
     """The plays that change the control plane, with the names of their playbooks, by the way they go from host to host.
 
@@ -135,7 +145,7 @@ def ways() -> dict[str, list[tuple[str, Play]]]:
     """
     found: dict[str, list[tuple[str, Play]]] = {}
     for path in (*(ROOT / f"playbooks/{name}.yml" for name in OPERATIONS), ROOT / "site.yml"):
-        for play in yaml.safe_load(path.read_text()):
+        for play in plays_of(path):
             words = [key for key in ("serial", "any_errors_fatal", "max_fail_percentage") if key in play]
             words += ["rescue"] if any("rescue" in task for task in play.get("tasks", [])) else []
             if any(group in str(play["hosts"]) for group in CONTROL_PLANE) and not play["name"].startswith(HARMLESS):
@@ -145,39 +155,40 @@ def ways() -> dict[str, list[tuple[str, Play]]]:
 
 def test_there_are_no_other_ways() -> None:
     assert set(ways()) == set(EXPECTED)
-    assert all(play["serial"] == 1 for _, play in ways()["serial rescue"])
-    nodes = [play["name"] for _, play in ways()["serial max_fail_percentage rescue"]]
-    assert nodes == ["Upgrade the nodes, one batch after the other"]
+    together = [play["name"] for _, play in ways()["serial max_fail_percentage rescue"] if play["serial"] != 1]
+    assert together == ["Upgrade the nodes, one batch after the other"]
     fatal = [play for way, plays in ways().items() if "max_fail" in way for _, play in plays]
     assert {play["max_fail_percentage"] for play in fatal} == {0}
 
 
 NAMES = ("one", "two", "three", "four")
+ONE_BY_ONE, BY_TWO = "serial max_fail_percentage rescue", "by two, serial max_fail_percentage rescue"
 # Way: who is reached after the step that host two does not survive, and whom the next play reaches.
 # Of two and two nodes, one that does not answer is left, as the page of the upgrade says.
-EXPECTED: dict[str, dict[str, tuple[list[str], list[str]]]] = {
-    "serial rescue": {"failed": (["one"], []), "unreachable": (["one"], [])},
+REACHED: dict[str, dict[str, tuple[list[str], list[str]]]] = {
+    ONE_BY_ONE: {"failed": (["one"], []), "unreachable": (["one"], [])},
     "any_errors_fatal max_fail_percentage": {"failed": ([], []), "unreachable": ([], [])},
-    "serial max_fail_percentage rescue": {
+    BY_TWO: {
         "failed": (["one"], []),
         "unreachable": (["one", "three", "four"], ["one", "three", "four"]),
     },
 }
+EXPECTED = {way.removeprefix("by two, ") for way in REACHED}
 
 
 # What one run of Ansible has, one after the other: only its last play may end it.
 RUNS = [
-    ("serial rescue", ["failed"]),
-    ("serial rescue", ["unreachable"]),
+    (ONE_BY_ONE, ["failed"]),
+    (ONE_BY_ONE, ["unreachable"]),
     ("any_errors_fatal max_fail_percentage", ["failed"]),
     ("any_errors_fatal max_fail_percentage", ["unreachable"]),
-    ("serial max_fail_percentage rescue", ["unreachable", "failed"]),
+    (BY_TWO, ["unreachable", "failed"]),
 ]
 
 
 def test_each_way_meets_each_fault() -> None:
     met = sorted((way, fault) for way, faults in RUNS for fault in faults)
-    assert met == sorted((way, fault) for way, faults in EXPECTED.items() for fault in faults)
+    assert met == sorted((way, fault) for way, faults in REACHED.items() for fault in faults)
 
 
 def step_and_after(way: str, fault: str, folder: Path) -> tuple[list[Play], dict[str, dict[str, Any]]]:
@@ -186,14 +197,16 @@ def step_and_after(way: str, fault: str, folder: Path) -> tuple[list[Play], dict
     def leave(trace: str) -> dict[str, Any]:
         return {"ansible.builtin.raw": f"echo {{{{ own }}}} >> {folder}/{fault}-{trace}"}
 
-    (_, real), *_ = ways()[way]
+    real = next(
+        play for _, play in ways()[way.removeprefix("by two, ")] if (way == BY_TWO) == (play.get("serial", 1) != 1)
+    )
     # Raw: it fails, is unreachable and leaves a trace as a module does, without a Python for each task and host.
     tasks: list[dict[str, Any]] = [{"ansible.builtin.raw": "{{ ends_with | default('true') }}"}, leave("step")]
     if "rescue" in way:
         tasks = [{"block": tasks, "rescue": [{"ansible.builtin.fail": {"msg": "It failed."}}]}]
     play = {"hosts": f"{fault}-*", "gather_facts": False, "tasks": tasks}
     play |= {key: real[key] for key in ("serial", "any_errors_fatal", "max_fail_percentage") if key in real}
-    if isinstance(real.get("serial"), str):
+    if way == BY_TWO:
         play["serial"] = 2
     after = {"hosts": f"{fault}-*:elsewhere", "gather_facts": False, "tasks": [leave("after")]}
     second = AWAY if fault == "unreachable" else {"ends_with": "false"}
@@ -217,4 +230,4 @@ def test_what_goes_from_host_to_host_ends_with_the_first_that_fails(
     for fault in faults:
         left = [tmp_path.joinpath(f"{fault}-{trace}") for trace in ("step", "after")]
         step, then = ([name for name in NAMES if path.exists() and name in path.read_text().split()] for path in left)
-        assert (step, then) == EXPECTED[way][fault], done.stdout
+        assert (step, then) == REACHED[way][fault], done.stdout

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_burnin.fleet import lock
+from gpu_burnin.fleet.roll import lock
 from tests.support.etcd_snapshot import lab_snapshot
 
 pytestmark = pytest.mark.slow

@@ -17,18 +17,18 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.modules import upgrade_plan
+from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.repair.cluster import Cluster
 from tests.support.clocks import PATIENCE_S
 from tests.support.etcd_snapshot import lab_snapshot
 
@@ -188,17 +188,18 @@ def test_an_upgrade_asks_for_pods_only_where_kubelet_changes_its_minor(state: Pa
     """As the admin, whose certificate has ended here."""
     programs = {"kubelet": {"running": "1.36.1", "wanted": wanted, "current": False}}
     said = {"sick": "", "served": True, "leads": False, "room": "", "closed": False}
-    params = {
-        "groups": {"gpu_nodes": ["gpu-1"]}, "part": "nodes", "judge": True, "domain": "muster.dev",
-        "facts": {"gpu-1": {"programs": programs, **said}},
-        "kubeconfig": str(kubeconfig_for(refusing, state)),
-    }  # fmt: skip
-    module: Any = SimpleNamespace(params=params)
+    facts = {"gpu-1": {"programs": programs, **said}}
+    kubeconfig = kubeconfig_for(refusing, state)
+
+    def work(node: str) -> tuple[str, ...]:
+        return tuple(pod.name for pod in Cluster.of(kubeconfig, "muster.dev").pods(node))
+
     if wanted == "1.36.3":
-        assert upgrade_plan.judge(module)["phases"]["nodes"] == ["gpu-1"]
+        fleet = rules.fleet_of({"gpu_nodes": ["gpu-1"]}, facts, work)
+        assert rules.plan(fleet, "nodes").phases["nodes"] == ("gpu-1",)
     else:
-        with pytest.raises(FleetError, match=r"Unauthorized.*has ended.*run site\.yml"):
-            upgrade_plan.judge(module)
+        with pytest.raises(GpuBurninError, match=r"Unauthorized.*has ended.*run site\.yml"):
+            rules.fleet_of({"gpu_nodes": ["gpu-1"]}, facts, work)
 
 
 @pytest.mark.slow

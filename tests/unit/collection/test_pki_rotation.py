@@ -231,17 +231,17 @@ def test_a_host_that_trusts_the_old_ca_alone_or_shows_its_certificate_is_named(p
     assert old is not None and new is not None
     exchange = pem_certificates.Exchange("etcd", old, new)
 
-    def seen() -> tuple[list[str], list[str]]:
+    def lacking_and_old() -> tuple[list[str], list[str]]:
         found = list(pem_certificates.files_below([host]))
         return pem_certificates.lacking(found, exchange), pem_certificates.signed_by_old(found, exchange)
 
-    assert seen() == ([str(host / "etcd/ca.crt")], [str(host / "etcd/member.crt")])
+    assert lacking_and_old() == ([str(host / "etcd/ca.crt")], [str(host / "etcd/member.crt")])
     (host / "etcd/ca.crt").write_text(text(pki, "ca.crt"))
-    assert seen() == ([], [str(host / "etcd/member.crt")])
+    assert lacking_and_old() == ([], [str(host / "etcd/member.crt")])
     step(pki, "reissue")
     issue_what_is_needed(pki)
     (host / "etcd/member.crt").write_text(text(pki, "member-a.crt"))
-    assert seen() == ([], [])
+    assert lacking_and_old() == ([], [])
 
 
 ETCD = "etcd.service"

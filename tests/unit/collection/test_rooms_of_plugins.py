@@ -21,7 +21,8 @@ def _may(*rooms: str) -> frozenset[str]:
 # From the top. A pair of rooms that are there may go, and none may come; a new room brings its row, with its reason.
 ALLOWED: Mapping[str, frozenset[str]] = {
     "callback": _may("filter", "plugin_utils", "preflight"),
-    "action": _may("modules", "plugin_utils", "preflight"),
+    # kube: an upgrade is judged where its plays run, as drivers and repairs are.
+    "action": _may("kube", "modules", "plugin_utils", "preflight"),
     "filter": _may("host", "plugin_utils", "preflight"),
     "inventory": _may("plugin_utils", "preflight"),
     "modules": _may("doc_fragments", "etcd", "host", "kube", "nvidia", "pki", "preflight", "tuning"),
@@ -40,7 +41,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 # Of gpu_burnin. What runs on a host of the fleet has none of it there: modules and `preflight` import it where they run
 # on the controller.
 OF_GPU_BURNIN: Mapping[str, frozenset[str]] = {
-    "action": frozenset({"admission", "errors", "system"}),
+    # fleet: what changes a running fleet is decided there, phase by phase (plugin_utils/roll.py).
+    "action": frozenset({"admission", "errors", "fleet", "system"}),
     "callback": frozenset({"errors", "fleet", "report"}),
     "filter": frozenset({"admission", "fleet", "hardware", "system"}),
     "modules": frozenset({"admission", "api", "errors", "fleet", "system"}),

@@ -18,7 +18,7 @@ def silent(host: str, said: str, may_miss: bool = False) -> Any:
     return SimpleNamespace(host=place, result=result, task=SimpleNamespace(ignore_unreachable=may_miss))
 
 
-def told(*results: Any, tasks: tuple[str, ...] = ("ansible.builtin.command",)) -> list[str]:
+def error_lines(*results: Any, tasks: tuple[str, ...] = ("ansible.builtin.command",)) -> list[str]:
     callback, said = CallbackModule(), list[str]()
     callback._display = SimpleNamespace(error=said.append)
     for action in tasks:
@@ -56,7 +56,7 @@ def test_what_ssh_says_in_our_words(said: str, line: str) -> None:
 
 
 def test_each_host_is_told_once_and_one_fault_of_many_is_one_line() -> None:
-    (text,) = told(silent("gpu-1", REFUSED), silent("gpu-1", "timed out"), silent("gpu-2", REFUSED))
+    (text,) = error_lines(silent("gpu-1", REFUSED), silent("gpu-1", "timed out"), silent("gpu-2", REFUSED))
     assert text == (
         "Hosts could not be used over SSH, and were left out: 1 problem.\n"
         "- gpu-1, gpu-2: the TCP connection was refused; start sshd on it, or correct ansible_port"
@@ -64,5 +64,5 @@ def test_each_host_is_told_once_and_one_fault_of_many_is_one_line() -> None:
 
 
 def test_nothing_is_told_twice_or_of_hosts_that_may_be_missed() -> None:
-    assert told() == told(silent("gpu-1", REFUSED, may_miss=True)) == []
-    assert told(silent("gpu-1", REFUSED), tasks=("muster.fleet.ssh_probe",)) == []
+    assert error_lines() == error_lines(silent("gpu-1", REFUSED, may_miss=True)) == []
+    assert error_lines(silent("gpu-1", REFUSED), tasks=("muster.fleet.ssh_probe",)) == []

@@ -1,10 +1,12 @@
 """playbooks/upgrade.yml: its order, what it leaves, and its page; what it asks for: test_operations_ask.py.
 
-Only here: that the playbook removes what lay ready, and gives the lock back, also when it is refused.
+Only here: that the playbook removes what lay ready, and gives the lock back, also when it is refused; and the end of a
+phase in which a host fails.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -15,11 +17,11 @@ import pytest
 import yaml
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER
 
-from gpu_burnin.fleet import lock
+from gpu_burnin.fleet.roll import lock
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
-PLAYBOOK = ROOT / "playbooks/upgrade.yml"
+PLAYBOOK, PHASE = ROOT / "playbooks/upgrade.yml", "upgrade_phase.yml"
 PAGE = (ROOT / "docs/operations/upgrade.md").read_text()
 
 
@@ -28,25 +30,23 @@ def plays() -> list[dict[str, Any]]:
     return found
 
 
+def phases() -> dict[str, dict[str, Any]]:
+    """The variables of each phase, in their order."""
+    imports = (play["vars"] for play in plays() if play.get("ansible.builtin.import_playbook") == PHASE)
+    return {given["upgrade_phase"]: given for given in imports}
+
+
 def test_what_runs_is_changed_one_host_after_the_other_and_the_first_failure_ends_it() -> None:
-    changing = [play for play in plays() if str(play["hosts"]).startswith("upgrade_")]
-    assert [play["hosts"] for play in changing] == [
-        "upgrade_etcd", "upgrade_etcd_events", "upgrade_servers", "upgrade_controllers", "upgrade_nodes",
-    ]  # fmt: skip
-    assert [play["serial"] for play in changing[:4]] == [1, 1, 1, 1]
-    for play in changing:
-        # How each way ends with the first failure: test_one_after_the_other.py.
-        assert "any_errors_fatal" not in play
-        (task,) = play["tasks"]
-        assert "upgrade_stop.yml" in str(task["rescue"])
+    """How that way ends with the first failure: test_one_after_the_other.py."""
+    assert list(phases()) == ["etcd", "etcd_events", "servers", "controllers", "nodes"]
+    assert [given.get("upgrade_serial", 1) for given in phases().values()][:4] == [1, 1, 1, 1]
 
 
 def test_admission_that_is_closed_stays_closed_over_a_reboot_and_is_opened_after_the_servers() -> None:
     """What is disabled is what upgrade_facts takes for closed. How it is chosen: test_upgrade_rules.py."""
-    by_host = [str(play["hosts"]) for play in plays()]
-    closing = next(number for number, hosts in enumerate(by_host) if "upgrade_closed" in hosts)
-    opening = next(number for number, hosts in enumerate(by_host) if "upgrade_opened" in hosts)
-    assert closing < by_host.index("upgrade_servers") < opening
+    order = [str(play.get("hosts") or play["vars"]["upgrade_phase"]) for play in plays()]
+    closing, opening = order.index("upgrade_closed"), order.index("upgrade_opened")
+    assert closing < order.index("servers") < opening
     (stop,) = plays()[closing]["tasks"]
     assert stop["ansible.builtin.systemd_service"] == {"name": ADMITTER, "state": "stopped", "enabled": False}
     see, run = plays()[opening]["tasks"]
@@ -57,9 +57,41 @@ def test_admission_that_is_closed_stays_closed_over_a_reboot_and_is_opened_after
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sick", ["no leader", ""])
+def test_the_first_host_that_fails_is_the_last_and_is_named_with_what_all_run(
+    tmp_path: Path, ansible_playbook: Playbook
+) -> None:
+    """The real play of a phase, over three hosts that are this machine; its step fails on the second."""
+    (phase,) = yaml.safe_load((ROOT / "playbooks" / PHASE).read_text())
+    given = {"upgrade_phase": "nodes", "kube_binaries_names": [], "upgrade_steps": [{"role": "step"}]}
+    phase = phase | {"vars": phase["vars"] | given, "vars_files": [], "roles": []}
+    (tmp_path / "play.yml").write_text(json.dumps([phase]).replace("muster.fleet.{{", "{{"))
+    look = {"ansible.builtin.set_fact": {"upgrade_found": dict.fromkeys(("sick", "room"), "") | {
+        "programs": {"kubelet": {"running": "1.36.1", "wanted": "1.36.3", "current": False}},
+        **dict.fromkeys(("served", "leads", "closed"), False),
+    }}}  # fmt: skip
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/upgrade_look.yml").write_text(yaml.safe_dump([look]))
+    (tmp_path / "roles/step/tasks").mkdir(parents=True)
+    trace = f"echo {{{{ inventory_hostname }}}} >> {tmp_path}/trace; {{{{ ends_with | default('true') }}}}"
+    step = [{"ansible.builtin.raw": trace, "register": "__end", "failed_when": False}]
+    step += [{"ansible.builtin.fail": {"msg": "the file is of another machine"}, "when": "__end.rc != 0"}]
+    (tmp_path / "roles/step/tasks/main.yml").write_text(yaml.safe_dump(step))
+    hosts: dict[str, Any] = {"gpu-1": {}, "gpu-2": {"ends_with": "false"}, "gpu-3": {}}
+    groups = {name: {"hosts": hosts} for name in ("gpu_nodes", "upgrade_nodes")}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"vars": {"upgrade_dir": "x"}, "children": groups}}))
+    done = ansible_playbook("play.yml", inventory="hosts.yml")
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0, said
+    assert (tmp_path / "trace").read_text().split() == ["gpu-1", "gpu-2"], said
+    assert "gpu-2 failed, and nothing was done after it: the file is of another machine" in said, said
+    assert "gpu-1: kubelet 1.36.1 (wanted: 1.36.3)" in said and "gpu-3: did not answer" in said
+    assert "Mend it and run this again, which goes on from here" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sick", "at_once"), [("no leader", "20"), ("", "20"), ("", "0")])
 def test_what_lay_ready_is_removed_also_when_it_is_refused(
-    tmp_path: Path, ansible_playbook: Playbook, sick: str
+    tmp_path: Path, ansible_playbook: Playbook, sick: str, at_once: str
 ) -> None:
     """The real plays from the judgement on, of a fleet that has nothing to upgrade, or must not."""
     real = {play["name"]: play for play in plays()}
@@ -80,25 +112,20 @@ def test_what_lay_ready_is_removed_also_when_it_is_refused(
     ready.mkdir()
     (ready / "etcd").write_text("program")
     lock_file = lock.path_of(tmp_path / "state/etcd-lock-main")
-    done = ansible_playbook("play.yml", "-e", f"upgrade_dir={ready}", inventory=str(path))
+    options = ("-e", f"upgrade_dir={ready}", "-e", f"nodes_at_once={at_once}")
+    done = ansible_playbook("play.yml", *options, inventory=str(path))
     said = " ".join((done.stdout + done.stderr).split())
     assert not ready.exists() and not lock_file.exists(), said
-    assert (done.returncode == 0) is (sick == ""), said
+    assert (done.returncode == 0) is (sick == "" and at_once == "20"), said
+    assert ("nodes_at_once is '0'; give a number of nodes, 1 or more" in said) is (at_once == "0")
     assert ("nothing was changed, the upgrade is refused" in said) is (sick != "")
     assert ("etcd-1: its etcd is not healthy: no leader; repair it first" in said) is (sick != "")
 
 
-def test_a_host_that_cannot_have_all_programs_ready_keeps_none() -> None:
-    (lay,) = (task for task in plays()[1]["tasks"] if "rescue" in task)
-    _, remove, tell = lay["rescue"]
-    assert remove["ansible.builtin.file"] == {"path": "{{ upgrade_dir }}", "state": "absent"}
-    assert remove["check_mode"] is False and "ansible.builtin.fail" in tell
-
-
 def test_it_knows_the_programs_of_each_group_as_preflight_does() -> None:
-    _, look, *_ = plays()
+    variables = yaml.safe_load((ROOT / "playbooks/files/upgrade_vars.yml").read_text())
     defaults = yaml.safe_load((ROOT / "roles/preflight/defaults/main.yml").read_text())
-    assert look["vars"]["upgrade_programs"] == defaults["preflight_binaries"]
+    assert variables["upgrade_programs"] == defaults["preflight_binaries"]
 
 
 def test_the_page_names_what_there_is() -> None:

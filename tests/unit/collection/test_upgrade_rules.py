@@ -37,7 +37,7 @@ def fleet(
     }
 
 
-def told(groups: Groups, part: str = "all") -> str:
+def report_of(groups: Groups, part: str = "all") -> str:
     return report("x", rules.problems(Fleet(groups), part))
 
 
@@ -115,12 +115,12 @@ def test_what_is_allowed(groups: Groups) -> None:
     ],
 )
 def test_what_is_refused(groups: Groups, why: str) -> None:
-    assert why in told(groups), told(groups)
+    assert why in report_of(groups), report_of(groups)
 
 
 def test_all_problems_are_told_at_once() -> None:
     groups = fleet(etcd=("3.6.16", "3.8.0"), server=("1.36.3", "1.38.0"), node=("1.33.0", "1.38.0"))
-    said = told(groups)
+    said = report_of(groups)
     assert "3.8.0 in one step" in said and "1.38.0 in one step" in said and "gpu-1: runs kubelet 1.33.0" in said
 
 
@@ -131,8 +131,10 @@ def test_one_that_an_earlier_run_broke_is_mended_first_but_not_without_the_other
     planned = rules.plan(Fleet(groups), "all")
     assert planned.phases["etcd"] == ("etcd-3", "etcd-1", "etcd-2")
     assert planned.phases["servers"] == ("api-2", "api-1")
-    assert "etcd-2: its etcd is not healthy" in told(change(groups, "etcd", "etcd-2", sick="too"))
-    assert "api-1: its kube-apiserver is not healthy" in told(change(groups, "kube_apiserver", "api-1", sick="too"))
+    assert "etcd-2: its etcd is not healthy" in report_of(change(groups, "etcd", "etcd-2", sick="too"))
+    assert "api-1: its kube-apiserver is not healthy" in report_of(
+        change(groups, "kube_apiserver", "api-1", sick="too")
+    )
 
 
 def test_a_leader_is_the_last_of_its_cluster() -> None:
@@ -148,13 +150,13 @@ def test_a_server_that_never_served_does_not_forbid_the_way_back() -> None:
     groups = fleet(server=("1.36.3", "1.36.3"))
     broken = programs(("kube-apiserver",), "1.37.0", "1.36.3")
 
-    def said(sick: str, served: bool) -> str:
+    def report_with(sick: str, served: bool) -> str:
         changes = {"programs": broken, "sick": sick, "served": served}
-        return told(change(groups, "kube_apiserver", "api-1", **changes))
+        return report_of(change(groups, "kube_apiserver", "api-1", **changes))
 
-    assert said("refused", False) == told(fleet())
-    assert "cannot go back to 1.36.3" in said("refused", True)
-    assert "cannot go back to 1.36.3" in said("", True)
+    assert report_with("refused", False) == report_of(fleet())
+    assert "cannot go back to 1.36.3" in report_with("refused", True)
+    assert "cannot go back to 1.36.3" in report_with("", True)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_one_that_is_alone_takes_back_a_build_that_fails(group: str, alone: str,
     host = groups[group][alone]
     assert host is not None
     change(groups, group, alone, programs=dict(host.programs) | programs((program,), "3.6.17", "3.6.17"))
-    assert f"{alone}: its {program} is not healthy: does not answer; repair it first" in told(groups)
+    assert f"{alone}: its {program} is not healthy: does not answer; repair it first" in report_of(groups)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_one_that_is_alone_takes_back_a_build_that_fails(group: str, alone: str,
     ],
 )
 def test_what_this_part_does_not_change_counts_as_it_runs(groups: Groups, part: str, why: str) -> None:
-    assert why in told(groups, part)
+    assert why in report_of(groups, part)
     assert rules.problems(Fleet(groups), "all") == []
 
 
@@ -198,7 +200,7 @@ def test_a_controller_that_was_left_behind_is_not_left_two_minors_behind() -> No
     """A run to 1.36 ended after the servers."""
     groups = fleet(server=("1.36.3", "1.37.0"))
     left = programs(("kube-apiserver",), "1.36.3", "1.37.0") | programs(SERVERS[1:], "1.35.4", "1.37.0")
-    said = told(change(groups, "kube_apiserver", "api-1", programs=left))
+    said = report_of(change(groups, "kube_apiserver", "api-1", programs=left))
     assert "kube-controller-manager 1.35.4 would be over a minor older than kube-apiserver 1.37.0" in said
     assert "bring it to 1.36 first: pin that release for all, and upgrade" in said
 

@@ -64,20 +64,24 @@ def snapshot() -> Tasks:
 
 
 def plays() -> list[dict[str, Any]]:
+    """From the judgement on; an imported phase as its own play, with the variables of the import."""
     found = copy.deepcopy(yaml.safe_load((ROOT / "playbooks/upgrade.yml").read_text()))
     names = [play["name"] for play in found]
-    first = names.index("Evaluate the fleet and plan what is left to do")
-    for play in found[first + 1 :]:
+    first, last = (names.index(name) for name in ("Make a snapshot of each etcd cluster", "Remove the staging folders"))
+    for number, play in enumerate(found[first:last], first):
+        if path := play.get("ansible.builtin.import_playbook"):
+            (phase,) = copy.deepcopy(yaml.safe_load((ROOT / "playbooks" / path).read_text()))
+            found[number] = play = phase | {"vars": {**phase["vars"], **play["vars"]}}
+            play.pop("vars_files")
         play.pop("roles", None)
         play["tasks"] = traced(play["tasks"])
-    return list(found[first : names.index("Remove the staging folders")])
+    return list(found[first - 1 : last])
 
 
 @pytest.fixture
 def upgrade(tmp_path: Path, ansible_playbook: Playbook) -> Callable[..., tuple[bool, list[str], str]]:
     """Upgrades a fleet whose named programs are old: whether it ended well, its traces in order, what it said."""
     (tmp_path / "play.yml").write_text(json.dumps(plays()))
-    (tmp_path / "files").symlink_to(ROOT / "playbooks/files")
 
     def host(old: tuple[str, ...], *names: str, **more: Any) -> dict[str, Any]:
         runs = {

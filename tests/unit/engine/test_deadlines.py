@@ -14,7 +14,7 @@ from gpu_burnin.engine.messages import ProtocolError, parse
 from gpu_burnin.engine.plan import CLOSING_S, make_plan, schedule
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import gpu, limited, plan
-from tests.support.executor_helpers import Fake, events, gone, told
+from tests.support.executor_helpers import Fake, events, gone, reasons_of
 
 HOURS_S = 2 * 86400.0
 TIMES_S = (60.0, 300.0, 600.0, 7200.0, HOURS_S)
@@ -83,7 +83,7 @@ def test_a_worker_cannot_put_off_its_end_by_what_it_says(waited_s: object) -> No
 def test_a_run_whose_time_is_over_ends_its_workers_and_blames_no_gpu(fake: Fake) -> None:
     made = limited(plan("gemm", "hbm", gpus=2, deadline_s=60.0), run_s=2.0, closing_s=0.5)
     result = fake("hangs", made)
-    assert {(r.name, r.gpu): told(r) for r in result.results} == {
+    assert {(r.name, r.gpu): reasons_of(r) for r in result.results} == {
         (name, f"GPU-{index}"): [("OUT_OF_TIME", Verdict.INCONCLUSIVE)] for name in ("gemm", "hbm") for index in (0, 1)
     }
     assert events(result).count("out_of_time") == 2 and "deadline_missed" not in events(result)
@@ -94,7 +94,7 @@ def test_a_run_whose_time_is_over_ends_its_workers_and_blames_no_gpu(fake: Fake)
 def test_a_hang_is_still_a_hang_when_its_own_time_is_over_first(fake: Fake) -> None:
     made = limited(plan("gemm", "hbm", deadline_s=0.4), run_s=30.0, closing_s=1.0)
     result = fake("hangs", made)
-    assert [told(r) for r in result.results] == [[("HUNG", Verdict.FAIL)], []]
+    assert [reasons_of(r) for r in result.results] == [[("HUNG", Verdict.FAIL)], []]
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_one_stopped_worker_is_told_and_does_not_hold_the_others(fake: Fake) -> 
     """The others wait for it in a check of GPUs together; it gets the blame, they go on."""
     made = limited(plan("gemm", "pcie", gpus=3, deadline_s=0.6), run_s=60.0, closing_s=1.0)
     result = fake("GPU-0 stops itself", made)
-    found = {(r.name, r.gpu): told(r) for r in result.results}
+    found = {(r.name, r.gpu): reasons_of(r) for r in result.results}
     assert found["gemm", "GPU-0"] == [("HUNG", Verdict.FAIL)]
     assert [found["pcie", f"GPU-{index}"] for index in (1, 2)] == [[], []]
     assert all(gone(pid) for pid in result.worker_pids)
@@ -112,8 +112,10 @@ def test_one_stopped_worker_is_told_and_does_not_hold_the_others(fake: Fake) -> 
 def test_workers_that_wait_for_others_end_with_the_run(fake: Fake) -> None:
     made = limited(plan("gemm", "pcie", gpus=2, deadline_s=60.0), run_s=2.0, closing_s=0.5)
     result = fake("GPU-0 stops itself", made)
-    assert {told(r)[0][0] for r in result.results if r.name == "pcie"} == {"OUT_OF_TIME"}
-    assert [told(r) for r in result.results if (r.name, r.gpu) == ("gemm", "GPU-1")] == [[]], "what was done counts"
+    assert {reasons_of(r)[0][0] for r in result.results if r.name == "pcie"} == {"OUT_OF_TIME"}
+    assert [reasons_of(r) for r in result.results if (r.name, r.gpu) == ("gemm", "GPU-1")] == [[]], (
+        "what was done counts"
+    )
     assert all(gone(pid) for pid in result.worker_pids)
 
 
@@ -121,14 +123,14 @@ def test_nothing_is_started_when_the_time_is_over_before_it(fake: Fake) -> None:
     """Discovery and samplers may take all of it: nvmlInit hung."""
     made = limited(plan("state", "gemm"), run_s=10.0, closing_s=1.0)
     result = fake("fine", made, started_s=time.monotonic() - 9.5)
-    assert [told(r) for r in result.results] == [[("OUT_OF_TIME", Verdict.INCONCLUSIVE)]] * 2
+    assert [reasons_of(r) for r in result.results] == [[("OUT_OF_TIME", Verdict.INCONCLUSIVE)]] * 2
     assert result.worker_pids == ()
 
 
 def test_the_opinion_at_the_end_has_a_time_of_its_own(fake: Fake) -> None:
     made = limited(plan("gemm", "dcgm"), run_s=10.0, closing_s=1.0)
     result = fake("fine", made, started_s=time.monotonic() - 9.5)
-    assert {r.name: told(r) for r in result.results} == {
+    assert {r.name: reasons_of(r) for r in result.results} == {
         "gemm": [("OUT_OF_TIME", Verdict.INCONCLUSIVE)], "dcgm": [],
     }  # fmt: skip
 
@@ -138,5 +140,5 @@ def test_waiting_for_the_sites_grant_is_no_time_of_the_run(fake: Fake) -> None:
     made = limited(plan("power", deadline_s=60.0), run_s=2.0, closing_s=0.5)
     granted = replace(made, options={"wave_wait_s": 3600.0})
     late = {"started_s": time.monotonic() - 1.0}
-    assert told(fake("says it waited", granted, **late).results[0]) == []
-    assert told(fake("says it waited", made, **late).results[0]) == [("OUT_OF_TIME", Verdict.INCONCLUSIVE)]
+    assert reasons_of(fake("says it waited", granted, **late).results[0]) == []
+    assert reasons_of(fake("says it waited", made, **late).results[0]) == [("OUT_OF_TIME", Verdict.INCONCLUSIVE)]

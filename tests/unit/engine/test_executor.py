@@ -18,7 +18,7 @@ from gpu_burnin.engine.worker_process import WorkerProcess
 from gpu_burnin.types import Verdict
 from tests.support.clocks import HandClock, wait_until
 from tests.support.engine_helpers import limited, plan
-from tests.support.executor_helpers import Fake, events, gone, told
+from tests.support.executor_helpers import Fake, events, gone, reasons_of
 
 
 def test_node_first_then_all_gpus_each_in_its_worker(fake: Fake) -> None:
@@ -43,7 +43,7 @@ def test_without_gpus_the_node_is_still_checked(fake: Fake) -> None:
 def test_a_hang_is_ended_and_the_rest_goes_on(fake: Fake) -> None:
     result = fake("hangs", plan("gemm", "hbm", gpus=2, deadline_s=0.4))
     gemm = [r for r in result.results if r.name == "gemm"]
-    assert [told(r) for r in gemm] == [[("HUNG", Verdict.FAIL)]] * 2
+    assert [reasons_of(r) for r in gemm] == [[("HUNG", Verdict.FAIL)]] * 2
     assert [r.verdict for r in result.results if r.name == "hbm"] == [Verdict.PASS] * 2
     assert len(result.killed_pids) == 2
     assert all(gone(pid) for pid in result.worker_pids)
@@ -53,7 +53,7 @@ def test_a_hang_is_ended_and_the_rest_goes_on(fake: Fake) -> None:
 @pytest.mark.slow
 def test_a_worker_that_ignores_sigterm_is_killed(fake: Fake) -> None:
     result = fake("ignores SIGTERM", plan("gemm", "hbm", deadline_s=0.3))
-    assert told(result.results[0]) == [("HUNG", Verdict.FAIL)]
+    assert reasons_of(result.results[0]) == [("HUNG", Verdict.FAIL)]
     assert result.results[1].verdict is Verdict.PASS
     assert "worker_killed" in events(result)
     assert all(gone(pid) for pid in result.worker_pids)
@@ -63,7 +63,9 @@ def test_a_worker_that_ignores_sigterm_is_killed(fake: Fake) -> None:
 def test_a_worker_that_cannot_be_killed_is_left_behind(fake: Fake) -> None:
     limits = {"open_s": 5.0, "term_grace_s": 0.1, "kill_grace_s": 0.1}
     result = fake("hangs", plan("gemm", "hbm", deadline_s=0.2), limits)
-    assert [told(r) for r in result.results] == [[("WEDGED", Verdict.FAIL)]], "hbm is not run on this GPU any more"
+    assert [reasons_of(r) for r in result.results] == [[("WEDGED", Verdict.FAIL)]], (
+        "hbm is not run on this GPU any more"
+    )
     assert "left behind" in result.results[0].reasons[0].message
     assert "worker_wedged" in events(result)
 
@@ -81,7 +83,7 @@ def test_ctrl_c_does_not_wait_for_a_worker_that_cannot_be_killed(fake: Fake) -> 
 def test_a_worker_that_closes_its_output_and_hangs_while_it_exits_is_left_behind(fake: Fake) -> None:
     limits = {"open_s": 5.0, "term_grace_s": 0.1, "kill_grace_s": 0.1}
     result = fake("closes its output", plan("gemm", "hbm"), limits)
-    assert [told(r) for r in result.results] == [[("WEDGED", Verdict.FAIL)]], "no second worker on this GPU"
+    assert [reasons_of(r) for r in result.results] == [[("WEDGED", Verdict.FAIL)]], "no second worker on this GPU"
     assert len(result.worker_pids) == 1
     assert "worker_wedged" in events(result)
 
@@ -137,7 +139,7 @@ def test_a_display_that_fails_is_not_told_of_any_more() -> None:
 def test_a_hang_at_start_is_told(fake: Fake) -> None:
     limits = {"open_s": 0.3, "term_grace_s": 0.2, "kill_grace_s": 1.0}
     result = fake("hangs at start", plan("gemm", "hbm"), limits)
-    assert [told(r) for r in result.results] == [[("HUNG", Verdict.FAIL)]]
+    assert [reasons_of(r) for r in result.results] == [[("HUNG", Verdict.FAIL)]]
 
 
 def test_a_hang_at_the_end_changes_no_result(fake: Fake) -> None:
@@ -149,7 +151,7 @@ def test_a_hang_at_the_end_changes_no_result(fake: Fake) -> None:
 
 def test_a_death_at_start_twice_fails_every_check(fake: Fake) -> None:
     result = fake("dies at start", plan("gemm", "hbm"))
-    assert [told(r)[-1] for r in result.results] == [("WORKER_DIED", Verdict.FAIL)] * 2
+    assert [reasons_of(r)[-1] for r in result.results] == [("WORKER_DIED", Verdict.FAIL)] * 2
     deaths = [e for e in result.events if e["event"] == "worker_died"]
     assert len(deaths) == 2
     assert "no such library" in deaths[0]["stderr_tail"]
@@ -157,7 +159,7 @@ def test_a_death_at_start_twice_fails_every_check(fake: Fake) -> None:
 
 def test_a_death_at_start_once_is_inconclusive(fake: Fake) -> None:
     result = fake("dies at first start", plan("gemm", "hbm"))
-    assert told(result.results[0]) == [("WORKER_DIED", Verdict.INCONCLUSIVE)]
+    assert reasons_of(result.results[0]) == [("WORKER_DIED", Verdict.INCONCLUSIVE)]
     assert "exit status 7" in result.results[0].reasons[0].message
     assert result.results[0].verdict is Verdict.INCONCLUSIVE
     assert result.results[1].verdict is Verdict.PASS
@@ -165,36 +167,36 @@ def test_a_death_at_start_once_is_inconclusive(fake: Fake) -> None:
 
 def test_a_backend_that_cannot_open_is_inconclusive(fake: Fake) -> None:
     result = fake("cannot open", plan("gemm", "hbm"))
-    assert [told(r) for r in result.results] == [[("CHECK_ERROR", Verdict.INCONCLUSIVE)]] * 2
+    assert [reasons_of(r) for r in result.results] == [[("CHECK_ERROR", Verdict.INCONCLUSIVE)]] * 2
     assert "CuPy is missing" in result.results[0].reasons[0].message
 
 
 def test_a_worker_that_cannot_open_and_stays_is_ended(fake: Fake) -> None:
     result = fake("cannot open and stays", plan("gemm"))
-    assert [told(r) for r in result.results] == [[("CHECK_ERROR", Verdict.INCONCLUSIVE)]]
+    assert [reasons_of(r) for r in result.results] == [[("CHECK_ERROR", Verdict.INCONCLUSIVE)]]
     assert result.worker_pids and all(gone(pid) for pid in result.worker_pids)
 
 
 def test_a_worker_that_cannot_start_is_inconclusive() -> None:
     result = execute(plan("gemm"), command=["/nonexistent/worker"])
-    assert told(result.results[0]) == [("CHECK_ERROR", Verdict.INCONCLUSIVE)]
+    assert reasons_of(result.results[0]) == [("CHECK_ERROR", Verdict.INCONCLUSIVE)]
 
 
 def test_a_check_that_raises_is_inconclusive(fake: Fake) -> None:
-    assert told(fake("raises", plan("gemm")).results[0]) == [("CHECK_ERROR", Verdict.INCONCLUSIVE)]
+    assert reasons_of(fake("raises", plan("gemm")).results[0]) == [("CHECK_ERROR", Verdict.INCONCLUSIVE)]
 
 
 def test_damage_that_the_gpu_reports_fails_the_check_in_which_it_did(fake: Fake) -> None:
     result = fake("GPU reports damage", plan("gemm", "hbm"))
-    assert [told(r) for r in result.results] == [[("ECC_UNCORRECTED", Verdict.FAIL)], []]
+    assert [reasons_of(r) for r in result.results] == [[("ECC_UNCORRECTED", Verdict.FAIL)], []]
     assert result.results[0].reasons[0].message == "gemm could not run: uncorrectable ECC error encountered"
     result = fake("GPU is damaged at once", plan("gemm", "hbm"))
-    assert [told(r) for r in result.results] == [[("ECC_UNCORRECTED", Verdict.FAIL)]] * 2
+    assert [reasons_of(r) for r in result.results] == [[("ECC_UNCORRECTED", Verdict.FAIL)]] * 2
 
 
 def test_garbage_from_a_worker_counts_as_its_death(fake: Fake) -> None:
     result = fake("garbage", plan("gemm"))
-    assert told(result.results[0]) == [("WORKER_DIED", Verdict.FAIL)]
+    assert reasons_of(result.results[0]) == [("WORKER_DIED", Verdict.FAIL)]
     assert events(result).count("worker_broke_protocol") == 2
     assert all(gone(pid) for pid in result.worker_pids)
 
@@ -208,12 +210,15 @@ def test_a_worker_that_never_stops_talking_keeps_nobody_from_being_heard(fake: F
 
     made = limited(plan("gemm", gpus=2), run_s=1e6)
     result = fake("never stops talking", made, on_event=on_event, clock=clock.monotonic)
-    assert {r.gpu: told(r) for r in result.results} == {"GPU-0": [("HUNG", Verdict.FAIL)], "GPU-1": []}
+    assert {r.gpu: reasons_of(r) for r in result.results} == {"GPU-0": [("HUNG", Verdict.FAIL)], "GPU-1": []}
 
 
 def test_a_worker_that_speaks_for_another_gpu_is_ended(fake: Fake) -> None:
     result = fake("speaks for another", plan("gemm", gpus=2))
-    assert {r.gpu: told(r) for r in result.results} == {"GPU-0": [("WORKER_DIED", Verdict.FAIL)], "GPU-1": []}
+    assert {r.gpu: reasons_of(r) for r in result.results} == {
+        "GPU-0": [("WORKER_DIED", Verdict.FAIL)],
+        "GPU-1": [],
+    }
     assert events(result).count("worker_broke_protocol") == 2
     assert len(result.killed_pids) == 2
 
@@ -221,7 +226,7 @@ def test_a_worker_that_speaks_for_another_gpu_is_ended(fake: Fake) -> None:
 def test_a_selftest_that_hangs_is_a_hang_of_its_check(fake: Fake) -> None:
     made = limited(plan("gemm", selftest=True), selftest_s=0.3)
     result = fake("selftest hangs", made)
-    assert [told(r) for r in result.results] == [[("HUNG", Verdict.FAIL)]], "the check itself is not run any more"
+    assert [reasons_of(r) for r in result.results] == [[("HUNG", Verdict.FAIL)]], "the check itself is not run any more"
 
 
 def _interrupt_at(name: str) -> Callable[[Mapping[str, Any]], None]:

@@ -16,7 +16,7 @@ from gpu_burnin.engine.plan import CLOSING_S, Plan
 from gpu_burnin.types import Verdict
 from tests.support.clocks import LookClock
 from tests.support.engine_helpers import plan
-from tests.support.executor_helpers import Fake, events, told
+from tests.support.executor_helpers import Fake, events, reasons_of
 
 
 def _budgets(result: ExecutionResult) -> dict[str, float]:
@@ -124,7 +124,7 @@ def test_an_exchange_goes_on_without_a_worker_that_died(fake: Fake, tmp_path: Pa
     result = fake("exchanges, GPU-1 dies", _scoped(Scope.TOGETHER), on_event=on_event)
     found = {r.gpu: r for r in result.results if r.name == "hbm"}
     assert found["GPU-0"].errors == ({"GPU-0": {"handle": "GPU-0"}},)
-    assert told(found["GPU-1"]) == [("WORKER_DIED", Verdict.FAIL)]
+    assert reasons_of(found["GPU-1"]) == [("WORKER_DIED", Verdict.FAIL)]
 
 
 # --- memory ---
@@ -133,14 +133,14 @@ def test_an_exchange_goes_on_without_a_worker_that_died(fake: Fake, tmp_path: Pa
 def test_a_worker_killed_for_lack_of_memory_says_so_and_is_no_fault_of_the_gpu(fake: Fake) -> None:
     counts = iter(range(100))
     result = fake("is killed", plan("gemm", "hbm"), oom_kills=lambda: {"": next(counts)})
-    assert told(result.results[0]) == [("OUT_OF_MEMORY", Verdict.INCONCLUSIVE)]
+    assert reasons_of(result.results[0]) == [("OUT_OF_MEMORY", Verdict.INCONCLUSIVE)]
     assert "gemm could not run: the kernel killed the worker for lack of memory" in result.results[0].reasons[0].message
     assert result.results[1].verdict is Verdict.PASS
 
 
 def test_another_kill_is_no_lack_of_memory(fake: Fake) -> None:
     result = fake("is killed", plan("gemm"), oom_kills=lambda: {"": 5})
-    assert told(result.results[0]) == [("WORKER_DIED", Verdict.FAIL)]
+    assert reasons_of(result.results[0]) == [("WORKER_DIED", Verdict.FAIL)]
 
 
 def test_an_offer_that_would_not_fit_into_a_pipe_breaks_the_protocol(fake: Fake) -> None:

@@ -18,7 +18,7 @@ from gpu_burnin.exact.operands import PRECISIONS
 from gpu_burnin.judge.coverage import verified_s
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import limited, plan
-from tests.support.executor_helpers import LIMITS, gone, run_plan, told
+from tests.support.executor_helpers import LIMITS, gone, reasons_of, run_plan
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_real_workers_pass_on_healthy_memory_and_prove_their_detectors() -> None
 def test_real_worker_faults_hit_the_gpu_they_name() -> None:
     inject = ("gemm:bitflip:gpu=1", "hbm:crash:gpu=1", "gemm:crash_once:gpu=0")
     result = run_plan(plan("gemm", "hbm", gpus=2, inject=inject))
-    found = {(r.name, r.gpu): told(r) for r in result.results}
+    found = {(r.name, r.gpu): reasons_of(r) for r in result.results}
     assert found == {
         ("gemm", "GPU-0"): [("WORKER_DIED", Verdict.INCONCLUSIVE)],
         ("hbm", "GPU-0"): [],
@@ -47,7 +47,7 @@ def test_real_worker_faults_hit_the_gpu_they_name() -> None:
 
 def test_real_worker_without_memory_says_so() -> None:
     result = run_plan(plan("gemm", "hbm", inject=("gemm:out_of_memory",)))
-    assert [told(r) for r in result.results] == [[("OUT_OF_MEMORY", Verdict.INCONCLUSIVE)], []]
+    assert [reasons_of(r) for r in result.results] == [[("OUT_OF_MEMORY", Verdict.INCONCLUSIVE)], []]
 
 
 def test_what_the_device_says_of_itself_reaches_the_supervisor() -> None:
@@ -90,7 +90,7 @@ def test_time_of_waiting_is_told_each_time() -> None:
 def test_real_worker_that_wedges_is_killed() -> None:
     made = plan("hbm", inject=("hbm:wedge",), deadline_s=0.5)
     result = run_plan(limited(made, **LIMITS))
-    assert told(result.results[0]) == [("HUNG", Verdict.FAIL)]
+    assert reasons_of(result.results[0]) == [("HUNG", Verdict.FAIL)]
     assert all(gone(pid) for pid in result.worker_pids)
 
 

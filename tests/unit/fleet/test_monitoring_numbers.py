@@ -16,7 +16,7 @@ from gpu_burnin.fleet.monitoring import numbers
 from gpu_burnin.fleet.monitoring.line import Monitoring
 from gpu_burnin.fleet.monitoring.numbers import Numbers
 from gpu_burnin.system import known_hosts as kh
-from tests.support.fake_prometheus import FakePrometheus, firing, series, told
+from tests.support.fake_prometheus import FakePrometheus, as_alertmanager, firing, series
 from tests.support.ssh_server import StartServer
 
 
@@ -71,7 +71,12 @@ def test_an_alert_is_told_once_and_who_hears_nothing_of_it_is_told(fake: FakePro
     muted = firing("MusterDiskFull", "ticket", "/ is full", instance="gpu-2")
     other = firing("SiteAlert", "ticket", "of the site")
     fake.alerts = [muted, quiet, page, {**page, "state": "pending", "labels": {"alertname": "MusterWaits"}}]
-    fake.told = [told(page), told(quiet, inhibited=("f",)), told(muted, silenced=("s",)), told(other)]
+    fake.told = [
+        as_alertmanager(page),
+        as_alertmanager(quiet, inhibited=("f",)),
+        as_alertmanager(muted, silenced=("s",)),
+        as_alertmanager(other),
+    ]
     found = read(fake).alerts or ()
     assert [(one.name, one.quiet) for one in found] == [
         ("MusterApiErrors", ""), ("SiteAlert", ""), ("MusterDiskFull", "silenced"), ("MusterHostDown", "inhibited"),

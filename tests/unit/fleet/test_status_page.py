@@ -20,7 +20,7 @@ from gpu_burnin.fleet.monitoring import numbers, places
 from gpu_burnin.fleet.monitoring.line import Monitoring
 from gpu_burnin.fleet.monitoring.numbers import Host, Numbers
 from tests.support.fake_api import FakeApi
-from tests.support.fake_prometheus import FakePrometheus, firing, series, told
+from tests.support.fake_prometheus import FakePrometheus, as_alertmanager, firing, series
 from tests.support.fleet_samples import admission, lease, node
 from tests.support.page_reader import Parsed, problems
 
@@ -72,7 +72,7 @@ def section(page: str, name: str) -> str:
 
 def test_page_and_json_have_the_numbers(api: FakeApi, fake: FakePrometheus, tmp_path: Path) -> None:
     alert = firing("MusterApiErrors", "page", "The API server on api-2 has errors.", instance="api-2")
-    fake.alerts, fake.told = [alert], [told(alert)]
+    fake.alerts, fake.told = [alert], [as_alertmanager(alert)]
     fake.hosts["gpu-3"] = (False, {"rack": "r1"})
     fake.recorded.append(series(numbers.PLACE_DOWN, 0.5, place="rack", name="r1"))
     out = tmp_path / "page.html"
@@ -117,9 +117,9 @@ def test_without_monitoring_the_page_says_how_to_have_it(api: FakeApi, tmp_path:
 def test_an_alert_makes_a_ready_fleet_no_pass(fake: FakePrometheus) -> None:
     for severity, verdict in (("page", "FAIL"), ("ticket", "WARNING")):
         fake.alerts = [firing("X", severity, "x")]
-        fake.told = [told(fake.alerts[0])]
+        fake.told = [as_alertmanager(fake.alerts[0])]
         assert status_page.worst(fleet(fake), read(fake)) == verdict
-    fake.told = [told(fake.alerts[0], silenced=("s",))]
+    fake.told = [as_alertmanager(fake.alerts[0], silenced=("s",))]
     assert status_page.worst(fleet(fake), read(fake)) == "PASS"
 
 

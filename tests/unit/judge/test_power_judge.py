@@ -101,7 +101,7 @@ def judge(faulty: GpuSeries | None = None, **coverage: Any) -> Judged:
     return _judged(results, found)
 
 
-def told(judged: Judged) -> tuple[list[str], list[str]]:
+def codes_of(judged: Judged) -> tuple[list[str], list[str]]:
     """Codes of reasons and notices, all about the faulty GPU."""
     assert {one.gpu for part in (judged.reasons, judged.notices) for one in part} <= {FAULTY.uuid}
     assert {one.check for part in (judged.reasons, judged.notices) for one in part} <= {"power"}
@@ -161,14 +161,14 @@ def test_other_results_and_runs_without_the_check_stay_as_they_are() -> None:
 @pytest.mark.parametrize(("at", "phase"), [(115.0, "the power waves"), (125.0, "the mixed load")])
 def test_the_power_brake_fails_the_node_and_names_the_load(at: float, phase: str) -> None:
     judged = judge(series(FAULTY, clocks_event_reasons=lambda t, bits: 132.0 if t == at else bits))
-    assert told(judged) == (["POWER_BRAKE"], [])
+    assert codes_of(judged) == (["POWER_BRAKE"], [])
     assert f"the power brake was on during {phase} (seen in 1.0 s)" in judged.reasons[0].message
     assert judged.reasons[0].details["observed"][0]["brake_seconds"] == 1.0  # type: ignore[index,call-overload]
 
 
 @pytest.mark.parametrize("at", [105.0, 138.0])
 def test_the_brake_outside_of_the_check_is_not_this_checks(at: float) -> None:
-    assert told(judge(series(FAULTY, clocks_event_reasons=lambda t, bits: 132.0 if t == at else bits))) == ([], [])
+    assert codes_of(judge(series(FAULTY, clocks_event_reasons=lambda t, bits: 132.0 if t == at else bits))) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_the_brake_outside_of_the_check_is_not_this_checks(at: float) -> None:
 )
 def test_slowdowns_during_the_waves_are_a_warning(bit: int, code: str, words: str) -> None:
     judged = judge(series(FAULTY, clocks_event_reasons=lambda t, bits: float(int(bits) | bit) if t == 114 else bits))
-    assert told(judged) == ([], [code])
+    assert codes_of(judged) == ([], [code])
     assert words in judged.notices[0].message
     assert "during the power waves" in judged.notices[0].message
 
@@ -199,23 +199,23 @@ def capped(mhz: float, bits: float = 0.0) -> GpuSeries:
 
 def test_a_clock_far_below_the_others_without_a_reason_is_told() -> None:
     judged = judge(capped(1300.0))
-    assert told(judged) == ([], ["CLOCK_CAPPED"])
+    assert codes_of(judged) == ([], ["CLOCK_CAPPED"])
     assert "87% of the node's median GPU's" in judged.notices[0].message
     assert "66% of its highest of 1980 MHz" in judged.notices[0].message
 
 
 @pytest.mark.parametrize("bits", [0x4, 0x8 | 0x4, 0x20, 0x40, 0x1])
 def test_a_clock_that_power_or_heat_holds_is_not_called_capped(bits: int) -> None:
-    reasons, notices = told(judge(capped(1000.0, float(bits))))
+    reasons, notices = codes_of(judge(capped(1000.0, float(bits))))
     assert "CLOCK_CAPPED" not in reasons + notices
 
 
 def test_a_clock_just_within_the_bounds_is_not_told() -> None:
-    assert told(judge(capped(1400.0))) == ([], [])  # 93 % of the median, 71 % of the highest
+    assert codes_of(judge(capped(1400.0))) == ([], [])  # 93 % of the median, 71 % of the highest
 
 
 def test_a_setting_that_holds_the_clock_explains_nothing() -> None:
-    assert "CLOCK_CAPPED" in told(judge(capped(900.0, float(0x2))))[1]
+    assert "CLOCK_CAPPED" in codes_of(judge(capped(900.0, float(0x2))))[1]
 
 
 # --- heat ---
@@ -223,15 +223,15 @@ def test_a_setting_that_holds_the_clock_explains_nothing() -> None:
 
 def test_a_gpu_far_hotter_than_the_others_under_the_same_load_is_told() -> None:
     judged = judge(series(FAULTY, temperature_c=lambda t, value: 75.0 if under(t) else value))
-    assert told(judged) == ([], ["TEMPERATURE_HIGH"])
+    assert codes_of(judged) == ([], ["TEMPERATURE_HIGH"])
     assert "13 degC hotter than the median GPU" in judged.notices[0].message
     assert power_of(judged)["temperature_rank"] == 1
     assert [power_of(judged, gpu)["temperature_rank"] for gpu in GPUS] == [2, 1, 2, 2]
 
 
 def test_heat_outside_of_the_mixed_load_and_small_differences_are_not_told() -> None:
-    assert told(judge(series(FAULTY, temperature_c=lambda t, value: 85.0 if t < 110 else value))) == ([], [])
-    assert told(judge(series(FAULTY, temperature_c=lambda t, value: 74.0 if under(t) else value))) == ([], [])
+    assert codes_of(judge(series(FAULTY, temperature_c=lambda t, value: 85.0 if t < 110 else value))) == ([], [])
+    assert codes_of(judge(series(FAULTY, temperature_c=lambda t, value: 74.0 if under(t) else value))) == ([], [])
 
 
 # --- power ---
@@ -248,7 +248,7 @@ def drawing(share: float) -> GpuSeries:
 
 def test_far_less_power_than_the_limit_is_told() -> None:
     judged = judge(drawing(0.8))
-    assert told(judged) == ([], ["POWER_LOW"])
+    assert codes_of(judged) == ([], ["POWER_LOW"])
     assert "drew 80% of its power limit of 700 W" in judged.notices[0].message
 
 
@@ -257,11 +257,11 @@ def test_power_is_held_against_the_limit_in_force_and_not_the_boards_own(share: 
     lowered_w = 500
     faulty = drawing(share * lowered_w / LIMIT_W)
     judged = judge(replace(faulty, limits={**faulty.limits, "power_limit_w": lowered_w, "power_default_w": LIMIT_W}))
-    assert told(judged) == ([], told_of)
+    assert codes_of(judged) == ([], told_of)
 
 
 def test_power_near_the_limit_is_not_told() -> None:
-    assert told(judge(drawing(0.86))) == ([], [])
+    assert codes_of(judge(drawing(0.86))) == ([], [])
 
 
 def test_a_gpu_without_a_sum_of_energy_is_judged_by_its_power_under_the_steady_load_only() -> None:
@@ -271,7 +271,7 @@ def test_a_gpu_without_a_sum_of_energy_is_judged_by_its_power_under_the_steady_l
         highest={name: v for name, v in found.highest.items() if name != "energy_mj"},
     )  # fmt: skip
     judged = judge(missing)
-    assert told(judged) == ([], ["POWER_LOW"])
+    assert codes_of(judged) == ([], ["POWER_LOW"])
     phases = power_of(judged)["phases"]
     assert (phases[MIXED]["power_source"], phases[MIXED]["energy_j"]) == (POWER_SOURCE, None)
     assert phases[MIXED]["energy_why"] == "the GPU has no energy counter"
@@ -286,7 +286,7 @@ def test_a_gpu_without_a_sum_of_energy_is_judged_by_its_power_under_the_steady_l
 )
 def test_a_sum_of_energy_that_jumps_is_not_believed_and_told(jump: float, why: str) -> None:
     judged = judge(series(FAULTY, energy_mj=lambda t, value: value + (jump if t >= 125 else 0.0)))
-    assert told(judged) == ([], ["COUNTER_LOST"])
+    assert codes_of(judged) == ([], ["COUNTER_LOST"])
     assert why in judged.notices[0].message
     assert power_of(judged)["phases"][MIXED]["power_source"] == POWER_SOURCE
     assert power_of(judged)["phases"][WAVES]["power_source"] == ENERGY_SOURCE  # before the jump it was right
@@ -309,21 +309,21 @@ def test_a_phase_of_less_than_two_seconds_gives_no_energy_and_no_clock() -> None
     phase = power_of(judged)["phases"][MIXED]
     assert "too short" in phase["energy_why"]
     assert (phase["mean_power_w"], phase["clock_median_mhz"]) == (None, None)
-    assert told(judged) == ([], [])
+    assert codes_of(judged) == ([], [])
 
 
 def test_without_a_gpu_nvmls_power_is_not_taken_for_the_checks() -> None:
     still = series(FAULTY, energy_mj=lambda t, _: 5.0, power_w=lambda t, _: 71.0)
     judged = judge(still, simulated=True)
     assert power_of(judged)["phases"][MIXED]["mean_power_w"] is None
-    assert told(judged) == ([], [])
+    assert codes_of(judged) == ([], [])
 
 
 def test_limits_that_are_not_known_judge_nothing() -> None:
     judged = judge(replace(capped(900.0), limits={}))
-    assert told(judged) == ([], ["CLOCK_CAPPED"])  # by the others of the node
+    assert codes_of(judged) == ([], ["CLOCK_CAPPED"])  # by the others of the node
     assert "of its highest" not in judged.notices[0].message
-    assert told(judge(replace(drawing(0.5), limits={}))) == ([], [])
+    assert codes_of(judge(replace(drawing(0.5), limits={}))) == ([], [])
 
 
 def test_two_gpus_are_too_few_for_a_median() -> None:
@@ -353,7 +353,7 @@ def test_waves_that_were_not_made_are_told_once_for_the_node() -> None:
 
 
 def test_a_level_without_waves_is_not_told_of() -> None:
-    assert told(judge(waves=NoWaves(wanted=False, why="the level quick has no waves"))) == ([], [])
+    assert codes_of(judge(waves=NoWaves(wanted=False, why="the level quick has no waves"))) == ([], [])
 
 
 def test_what_did_not_run_is_no_phase() -> None:

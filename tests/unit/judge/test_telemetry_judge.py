@@ -52,7 +52,7 @@ def judge(found: TelemetryFindings, *results: CheckResult) -> Findings:
     return judge_telemetry(observed(results, GPUS, telemetry=found))
 
 
-def told(judged: Findings) -> tuple[list[str], list[str]]:
+def codes_of(judged: Findings) -> tuple[list[str], list[str]]:
     """The codes of reasons and of notices, all of which must be about the faulty GPU."""
     assert {one.gpu for part in judged for one in part} <= {FAULTY.uuid}
     return [one.code for one in judged[0]], [one.code for one in judged[1]]
@@ -92,7 +92,7 @@ def test_each_counter_rule_applies_above_its_limit_and_not_at_it(rule: CounterRu
     moved = {rule.traffic: 1000 * TB} if rule.traffic else {}
     limit = int(rule.limit) * (1000 if rule.traffic else 1)
     above = judge(findings(counters=(risen(name, limit + 1),)), result(**moved))
-    assert told(above) == wanted(rule.meaning.weight, rule.meaning.code)
+    assert codes_of(above) == wanted(rule.meaning.weight, rule.meaning.code)
     (one,) = (*above[0], *above[1])
     (observed,) = one.details["observed"]  # type: ignore[misc]
     assert (observed["counter"], observed["delta"], observed["unit"]) == (name, limit + 1, UNITS[name])  # type: ignore[call-overload, index]
@@ -102,17 +102,17 @@ def test_each_counter_rule_applies_above_its_limit_and_not_at_it(rule: CounterRu
     at = judge(findings(counters=(risen(name, limit),)), result(**moved))
     softer = [other for other, other_name in COUNTER_RULES if other_name == name and other is not rule]
     # At the hard limit a softer rule about the same counter may still speak.
-    assert told(at)[0] == []
-    assert told(at)[1] == ([softer[0].meaning.code] if rule.meaning.weight is Weight.FAIL and softer else [])
+    assert codes_of(at)[0] == []
+    assert codes_of(at)[1] == ([softer[0].meaning.code] if rule.meaning.weight is Weight.FAIL and softer else [])
 
 
 @pytest.mark.parametrize("name", ["ecc_volatile_corrected_dram", "pcie_replays"])
 def test_rates_need_traffic_and_enough_errors(name: str) -> None:
     (rule,) = (rule for rule in POLICY.counters if name in rule.counters and rule.traffic)
     least = (risen(name, rule.least),)
-    assert told(judge(findings(counters=least), result(**{rule.traffic: TB // 2})))[1] == [rule.meaning.code]
+    assert codes_of(judge(findings(counters=least), result(**{rule.traffic: TB // 2})))[1] == [rule.meaning.code]
     few = (risen(name, rule.least - 1),)
-    assert told(judge(findings(counters=few), result(**{rule.traffic: 1000}))) == ([], [])
+    assert codes_of(judge(findings(counters=few), result(**{rule.traffic: 1000}))) == ([], [])
     # Traffic of other GPUs is not this one's, and without traffic the number alone is told.
     other = replace(result(**{rule.traffic: 10**6 * TB}), gpu=GPUS[0].uuid)
     _, (notice,) = judge(findings(counters=least), other)
@@ -122,7 +122,7 @@ def test_rates_need_traffic_and_enough_errors(name: str) -> None:
 def test_traffic_of_all_checks_counts_together() -> None:
     counters = (risen("ecc_volatile_corrected_dram", 150),)
     once, twice = (judge(findings(counters=counters), *[result(bytes_moved=TB)] * number) for number in (1, 2))
-    assert (told(once)[1], told(twice)[1]) == (["ECC_CORRECTED"], [])
+    assert (codes_of(once)[1], codes_of(twice)[1]) == (["ECC_CORRECTED"], [])
 
 
 def test_one_reason_for_all_counters_of_a_code() -> None:
@@ -173,7 +173,7 @@ def test_a_counter_that_was_never_there_is_no_loss(name: str, why: str) -> None:
 def test_last_readings_of_a_sampler_that_died_still_count() -> None:
     dead = tuple(Source(SAMPLES, gpu.uuid, gpu is not FAULTY, "killed") for gpu in GPUS)
     counters = (risen("ecc_volatile_uncorrected_dram", 1, why="the sampler ended early: this is its last reading"),)
-    assert told(judge(findings(counters=counters, sources=dead)))[0] == ["TELEMETRY_LOST", "ECC_UNCORRECTED"]
+    assert codes_of(judge(findings(counters=counters, sources=dead)))[0] == ["TELEMETRY_LOST", "ECC_UNCORRECTED"]
 
 
 # --- clocks ---
@@ -184,8 +184,8 @@ def test_each_clocks_event_reason(rule: ThrottleRule) -> None:
     def judged(samples: int) -> Findings:
         return judge(findings(series(FAULTY, samples=20, reason_samples={rule.bit: samples})))
 
-    assert told(judged(rule.least_samples)) == wanted(rule.meaning.weight, rule.meaning.code)
-    assert told(judged(rule.least_samples - 1)) == ([], [])
+    assert codes_of(judged(rule.least_samples)) == wanted(rule.meaning.weight, rule.meaning.code)
+    assert codes_of(judged(rule.least_samples - 1)) == ([], [])
 
 
 def test_throttling_says_how_long_and_since_when() -> None:
@@ -240,7 +240,7 @@ def test_a_clocks_event_reason_nobody_described_is_told() -> None:
     ],
 )
 def test_a_gpu_far_above_its_node(changes: dict[str, float], expected: tuple[list[str], list[str]]) -> None:
-    reasons, notices = told(judge(findings(series(FAULTY, limits={}, **changes))))
+    reasons, notices = codes_of(judge(findings(series(FAULTY, limits={}, **changes))))
     assert (reasons, notices) == expected
 
 
@@ -282,7 +282,7 @@ def headroom(
     ],
 )
 def test_what_is_left_to_the_slowdown(faulty: GpuSeries, weight: Weight | None) -> None:
-    assert told(judge(findings(faulty))) == (wanted(weight, "TEMPERATURE_HIGH") if weight else ([], []))
+    assert codes_of(judge(findings(faulty))) == (wanted(weight, "TEMPERATURE_HIGH") if weight else ([], []))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_what_is_left_to_the_slowdown(faulty: GpuSeries, weight: Weight | None) 
 )
 def test_what_is_left_to_the_memory(memory_c: float, limit: int, weight: Weight | None) -> None:
     faulty = series(FAULTY, highest={"temperature_memory_c": (80.0, memory_c)}, limits={"memory_max_c": limit})
-    assert told(judge(findings(faulty))) == (wanted(weight, "TEMPERATURE_HIGH") if weight else ([], []))
+    assert codes_of(judge(findings(faulty))) == (wanted(weight, "TEMPERATURE_HIGH") if weight else ([], []))
 
 
 def test_every_quantity_has_rules() -> None:
@@ -311,13 +311,13 @@ def test_a_pcie_link_that_never_rose_under_load(
     limits = {} if most is None else {"pcie_generation": most}
     faulty = series(FAULTY, highest={"pcie_generation": generations}, limits=limits)
     judged = judge(findings(faulty), replace(result(), seconds=seconds))
-    assert told(judged) == (["PCIE_DEGRADED"] if slow else [], [])
+    assert codes_of(judged) == (["PCIE_DEGRADED"] if slow else [], [])
 
 
 @pytest.mark.parametrize("rule", POLICY.events.values(), ids=named)
 def test_each_event(rule: EventRule) -> None:
     event = GpuEvent(FAULTY.uuid, rule.event, 0, 2, 1.5)
-    assert told(judge(findings(events=(event,)))) == wanted(rule.meaning.weight, rule.meaning.code)
+    assert codes_of(judge(findings(events=(event,)))) == wanted(rule.meaning.weight, rule.meaning.code)
 
 
 def test_xids_are_judged_elsewhere() -> None:
@@ -349,7 +349,7 @@ def test_a_needed_value_must_have_been_read_in_most_of_the_run(column: str, unre
     values = (*(4.0 for _ in range(10 - unread)), *(None for _ in range(unread)))
     columns = {"temperature_c": (60.0,) * 10, "clocks_event_reasons": (4.0,) * 10} | {column: values}
     judged = judge(findings(series(FAULTY, t_s=tuple(map(float, range(10))), columns=columns)))
-    assert told(judged) == (["TELEMETRY_LOST"] if lost else [], [])
+    assert codes_of(judged) == (["TELEMETRY_LOST"] if lost else [], [])
 
 
 def test_a_gpu_that_fell_away_is_lost_and_nothing_else_is_said_of_its_counters() -> None:

@@ -136,7 +136,7 @@ def test_simulated_where_allowed_opens(config: Config, statement: Statement, roo
     check_gate(replace(config, allow_simulated=True), root, NOW)
 
 
-def asked(config: Config, tmp_path: Path, *options: str) -> Result:
+def run_gate(config: Config, tmp_path: Path, *options: str) -> Result:
     """`gpu-burnin gate` on this machine."""
     path = tmp_path / "config.yaml"
     settings = {"node_name": "gpu-1", "host_key": str(config.host_key), "state_dir": str(config.state_dir)}
@@ -147,18 +147,18 @@ def asked(config: Config, tmp_path: Path, *options: str) -> Result:
 def test_the_answer_as_json_has_the_statement_that_opens(config: Config, statement: Statement, tmp_path: Path) -> None:
     here = replace(statement, machine_id=host.machine_id(), boot_id=host.boot_id())
     leave_run(config, here)
-    done = asked(config, tmp_path, "--json")
+    done = run_gate(config, tmp_path, "--json")
     told = json.loads(done.stdout)
     assert (done.exit_code, told["schema"], told["open"], told["exit_code"]) == (0, "muster-gate/v1", True, 0)
     assert (told["node"], told["why"], told["code"]) == ("gpu-1", None, None)
     assert told["statement"]["verdict"] == "PASS" and told["statement"]["boot_id"] == here.boot_id
-    assert asked(config, tmp_path, "--json", "--quiet").exit_code == 2
+    assert run_gate(config, tmp_path, "--json", "--quiet").exit_code == 2
 
 
 def test_a_closed_gate_is_json_too_and_keeps_its_exit_code(
     config: Config, statement: Statement, tmp_path: Path
 ) -> None:
-    done = asked(config, tmp_path, "--json")
+    done = run_gate(config, tmp_path, "--json")
     told = json.loads(done.stdout)
     assert (done.exit_code, told["open"], told["exit_code"], told["code"], told["statement"]) == (
         1,
@@ -170,12 +170,12 @@ def test_a_closed_gate_is_json_too_and_keeps_its_exit_code(
     assert told["why"] == "no burn-in has been completed here; run gpu-burnin run"
     here = replace(statement, machine_id=host.machine_id(), boot_id=host.boot_id())
     leave_run(config, replace(here, verdict=Verdict.INCONCLUSIVE))
-    done = asked(config, tmp_path, "--json")
+    done = run_gate(config, tmp_path, "--json")
     told = json.loads(done.stdout)
     assert (done.exit_code, told["exit_code"], told["code"]) == (3, 3, "EVIDENCE_VERDICT")
     assert told["statement"]["verdict"] == "INCONCLUSIVE"
     assert told["why"].startswith("the verdict of run 1 is INCONCLUSIVE") and "gpu-burnin report" in told["why"]
-    without = asked(config, tmp_path)
+    without = run_gate(config, tmp_path)
     assert isinstance(without.exception, GateClosed) and without.exception.exit_code == 3 and not without.stdout
 
 

@@ -80,7 +80,7 @@ class Node:
         return Done(0, "\n".join(f"GPU {uuid} was successfully reset." for uuid in uuids))
 
     @property
-    def asked(self) -> list[str]:
+    def actions(self) -> list[str]:
         return [" ".join(command) for command in self.commands if "--query-gpu" not in command[1]]
 
 
@@ -91,7 +91,7 @@ def node(tmp_path: Path) -> Node:
 
 def test_one_gpu_is_reset_with_persistence_mode_off_meanwhile(node: Node) -> None:
     assert reset([ONE], node.run, node.root) == Reset(True, (ONE,))
-    assert node.asked == [
+    assert node.actions == [
         f"nvidia-smi -pm 0 -i {ONE},{TWO}",
         f"nvidia-smi --gpu-reset -i {ONE}",
         f"nvidia-smi -pm 1 -i {ONE},{TWO}",
@@ -102,7 +102,7 @@ def test_one_gpu_is_reset_with_persistence_mode_off_meanwhile(node: Node) -> Non
 def test_without_a_name_all_are_reset(tmp_path: Path) -> None:
     node = Node(tmp_path, persistent=False)
     assert reset([], node.run, node.root) == Reset(True, (ONE, TWO), whole=True)
-    assert node.asked == ["nvidia-smi --gpu-reset"]
+    assert node.actions == ["nvidia-smi --gpu-reset"]
 
 
 def test_gpus_before_ampere_are_reset_together(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_services_that_watch_are_stopped_and_started_again(node: Node) -> None:
     node.process(31, "python", "/dev/nvidiactl", cgroup="/system.slice/gpu-burnin-watch.service")
     done = reset([ONE], node.run, node.root)
     assert done == Reset(True, (ONE,), stopped=("gpu-burnin-watch.service", "nvidia-dcgm.service"))
-    assert node.asked[0] == "systemctl stop gpu-burnin-watch.service nvidia-dcgm.service"
-    assert node.asked[-1] == "systemctl start gpu-burnin-watch.service nvidia-dcgm.service"
+    assert node.actions[0] == "systemctl stop gpu-burnin-watch.service nvidia-dcgm.service"
+    assert node.actions[-1] == "systemctl start gpu-burnin-watch.service nvidia-dcgm.service"
 
 
 def test_they_are_started_again_when_the_reset_fails(node: Node) -> None:
@@ -132,8 +132,8 @@ def test_they_are_started_again_when_the_reset_fails(node: Node) -> None:
     done = reset([ONE], node.run, node.root)
     assert not done.done
     assert done.message == "the GPUs are still open in nvtop (process 40, session-1.scope)"
-    assert "--gpu-reset" not in " ".join(node.asked)
-    assert node.asked[-1] == "systemctl start nvidia-dcgm.service"
+    assert "--gpu-reset" not in " ".join(node.actions)
+    assert node.actions[-1] == "systemctl start nvidia-dcgm.service"
     assert node.persistent == {ONE: True, TWO: True}
 
 

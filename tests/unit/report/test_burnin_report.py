@@ -287,7 +287,7 @@ def test_state_directory_stands_for_its_newest_report(tmp_path: Path) -> None:
     assert reports.find(tmp_path).samefile(run / "report.json")
 
 
-def said(shown: str) -> str:
+def unwrapped(shown: str) -> str:
     """The text without its line breaks."""
     return " ".join(shown.split())
 
@@ -297,8 +297,8 @@ def test_text_of_a_pass() -> None:
     assert shown.startswith("VERDICT  PASS\nACTION   Nothing to do\n")
     assert "No fault was seen." in shown
     # The rule of three: 3 / 12 s for one check, 3 / 84 s for all seven.
-    assert "Would see a fault coming every 4 s (sm), 4 s (gemm), 4 s (hbm), 4 s (pcie)" in said(shown)
-    assert "28 s (all checks)" in said(shown)
+    assert "Would see a fault coming every 4 s (sm), 4 s (gemm), 4 s (hbm), 4 s (pcie)" in unwrapped(shown)
+    assert "28 s (all checks)" in unwrapped(shown)
     assert re.search(r"Self-test: (\d+) of \1 injected", shown)
 
 
@@ -307,11 +307,11 @@ def test_text_of_a_fail_leads_with_reasons_and_advice(faulty: model.Report) -> N
     lines = shown.splitlines()
     assert lines[0].startswith("VERDICT  FAIL   (faults injected: gemm:nan)")
     order = "Run again without --inject. Only if the fault was not injected: power the machine off and on, then"
-    assert f"ACTION {order} `gpu-burnin run`" in said("\n".join(lines[1:3]))
+    assert f"ACTION {order} `gpu-burnin run`" in unwrapped("\n".join(lines[1:3]))
     assert "GPU_LOST" in shown
     assert "XID 79" in shown
-    assert f"To do: {advice('GPU_LOST')}" in said(shown)
-    assert "Not run: hbm on GPU 1 (no result)" in said(shown)
+    assert f"To do: {advice('GPU_LOST')}" in unwrapped(shown)
+    assert "Not run: hbm on GPU 1 (no result)" in unwrapped(shown)
     assert len(lines) <= 45
 
 
@@ -326,15 +326,15 @@ def test_text_shows_what_an_interrupted_run_left_out_and_a_log_that_was_not_read
 
     shown = text.render(cut(alive=False, events=(event,) * 5), advice)
     assert re.search(r"GPU  verdict .* gemm", shown)
-    assert "NOT readable): 5 XIDs seen, more may be missing" in said(shown)
+    assert "NOT readable): 5 XIDs seen, more may be missing" in unwrapped(shown)
     assert "... and 2 more" in shown
     assert shown.count("word") == 3 * 40, "the kernel's words wrap and are not cut"
-    assert "NOT readable): unknown, at least 1 message lost" in said(
+    assert "NOT readable): unknown, at least 1 message lost" in unwrapped(
         text.render(cut(alive=False, events=(), gaps=1), advice)
     )
     gaping = cut(alive=True, events=(), gaps=3910)
     lost = "no XID seen, at least 3,910 messages lost"
-    assert f"): {lost}" in said(text.render(gaping, advice))
+    assert f"): {lost}" in unwrapped(text.render(gaping, advice))
     assert lost in html.render(gaping, build_series((), TelemetryFindings(), 0.0))
 
 

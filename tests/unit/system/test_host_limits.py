@@ -17,7 +17,7 @@ from gpu_burnin.system import host_limits
 from gpu_burnin.system.host_limits import ALL, Scarce, groups, oom_kills, scarce_in, scarce_of, shown_by_end
 from gpu_burnin.types import Verdict
 from tests.support.engine_helpers import plan
-from tests.support.executor_helpers import Fake, told
+from tests.support.executor_helpers import Fake, reasons_of
 
 MIB = 1 << 20
 LIMITED = [("HOST_LIMIT", Verdict.INCONCLUSIVE)]
@@ -179,7 +179,7 @@ def test_groups_of_version_1_and_of_nothing(tmp_path: Path) -> None:
 def test_a_worker_that_cannot_start_under_a_limit_blames_the_limit(fake: Fake, limit: Limit) -> None:
     limit(RLIMIT_AS=72 * MIB)
     result = fake("runs out of memory at start", plan("gemm", "hbm", selftest=True))
-    assert [told(done) for done in result.results] == [LIMITED, LIMITED]
+    assert [reasons_of(done) for done in result.results] == [LIMITED, LIMITED]
     assert "RLIMIT_AS is 72 MiB" in result.results[0].reasons[0].message
     assert len(result.worker_pids) == 1, "it would be so again"
 
@@ -187,17 +187,17 @@ def test_a_worker_that_cannot_start_under_a_limit_blames_the_limit(fake: Fake, l
 def test_without_a_limit_a_worker_that_cannot_start_is_a_death(fake: Fake, limit: Limit) -> None:
     limit()
     result = fake("runs out of memory at start", plan("gemm"))
-    assert ("WORKER_DIED", Verdict.FAIL) in told(result.results[0])
+    assert ("WORKER_DIED", Verdict.FAIL) in reasons_of(result.results[0])
 
 
 @pytest.mark.slow
 def test_a_hang_after_a_limit_was_met_is_the_limits(fake: Fake, limit: Limit) -> None:
     limit(RLIMIT_AS=72 * MIB)
     made = plan("gemm", deadline_s=0.3)
-    assert told(fake("has no memory and hangs", made).results[0]) == LIMITED
-    assert told(fake("hangs", made).results[0]) == [("HUNG", Verdict.FAIL)], "nothing shows that it was met"
+    assert reasons_of(fake("has no memory and hangs", made).results[0]) == LIMITED
+    assert reasons_of(fake("hangs", made).results[0]) == [("HUNG", Verdict.FAIL)], "nothing shows that it was met"
     limit()
-    assert told(fake("has no memory and hangs", made).results[0]) == [("HUNG", Verdict.FAIL)]
+    assert reasons_of(fake("has no memory and hangs", made).results[0]) == [("HUNG", Verdict.FAIL)]
 
 
 def test_a_worker_that_cannot_be_started_names_the_limit(
@@ -209,12 +209,12 @@ def test_a_worker_that_cannot_be_started_names_the_limit(
     limit(RLIMIT_NOFILE=16)
     monkeypatch.setattr("gpu_burnin.engine.worker_supervisor.WorkerProcess", refuse)
     result = fake("fine", plan("gemm"))
-    assert [told(done) for done in result.results] == [LIMITED]
+    assert [reasons_of(done) for done in result.results] == [LIMITED]
     assert "RLIMIT_NOFILE is 16" in result.results[0].reasons[0].message
 
 
 def test_a_selftest_under_a_limit_is_no_blind_detector(fake: Fake, limit: Limit) -> None:
     limit(RLIMIT_AS=72 * MIB)
     result = fake("selftest has no memory", plan("gemm", selftest=True))
-    assert [told(done) for done in result.results] == [LIMITED]
+    assert [reasons_of(done) for done in result.results] == [LIMITED]
     assert "the self-test of gemm could not run" in result.results[0].reasons[0].message

@@ -49,7 +49,7 @@ def codes(states: tuple[GpuState, ...]) -> dict[str | None, set[str]]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> SimulatedNode:
+def simulated_node(monkeypatch: pytest.MonkeyPatch) -> SimulatedNode:
     """The environment of this process, and so of its children, asks for simulated GPUs, one of them sick."""
     monkeypatch.setenv(ENVIRONMENT, ECC_OF_GPU_1.to_text())
     return ECC_OF_GPU_1
@@ -117,10 +117,10 @@ def test_simulated_gpus_are_simulated_beside_a_driver_too(
 
 
 def test_every_process_that_opens_nvml_reads_the_simulated_gpus_and_says_so(
-    asked: SimulatedNode, tmp_path: Path
+    simulated_node: SimulatedNode, tmp_path: Path
 ) -> None:
     found = discover()
-    assert (len(found.gpus), found.simulated, found.error) == (asked.count, True, "")
+    assert (len(found.gpus), found.simulated, found.error) == (simulated_node.count, True, "")
     assert {gpu.sku for gpu in found.gpus} == {MODEL}
     with pytest.raises(GpuBurninError, match="NVML is a simulation here"):
         choose_backend("auto", found)
@@ -134,9 +134,9 @@ def test_every_process_that_opens_nvml_reads_the_simulated_gpus_and_says_so(
         "node = read_node(); one, two = (gpu.uuid for gpu in node.gpus[:2])\n"
         "print(node.simulated, len(node.gpus), list(read_topology(one, [two])) == [two])"
     )
-    environment = worker_environment({ENVIRONMENT: asked.to_text()}, "cpu", None)
+    environment = worker_environment({ENVIRONMENT: simulated_node.to_text()}, "cpu", None)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == f"True {asked.count} True\n", done.stderr
+    assert done.stdout == f"True {simulated_node.count} True\n", done.stderr
 
 
 def test_nvml_is_opened_in_one_place() -> None:

@@ -29,7 +29,7 @@ def waiting() -> View:
     return seen(ready_view(test="quick", test_why="its proof is the oldest")).after
 
 
-def asked(**changes: Any) -> View:
+def view_with_request(**changes: Any) -> View:
     """gpu-1 with the request on its Node."""
     return changed(seen(waiting(), SETTLED).after, test="", **changes)
 
@@ -57,7 +57,7 @@ def test_the_taint_comes_first_and_the_request_after_pods_on_their_way_have_show
 
 
 def test_a_pass_ends_the_test_and_the_node_was_ready_all_the_time() -> None:
-    found = seen(asked(statement=RESULT), DONE)
+    found = seen(view_with_request(statement=RESULT), DONE)
     assert shown(found) == ("ready", "PASS", set(), True, None)
     assert found.request == "" and found.decision.status.request is None
     status = found.decision.status
@@ -71,13 +71,13 @@ def test_a_pass_ends_the_test_and_the_node_was_ready_all_the_time() -> None:
 
 
 def test_a_choice_of_the_schedule_is_served_by_the_answer_that_has_just_come() -> None:
-    found = seen(changed(asked(statement=RESULT), test="quick"), DONE)
+    found = seen(changed(view_with_request(statement=RESULT), test="quick"), DONE)
     assert shown(found) == ("ready", "PASS", set(), True, None)
     assert found.decision.status.request is None
 
 
 def test_a_fail_in_a_test_puts_the_node_in_quarantine() -> None:
-    found = seen(asked(statement=replace(RESULT, verdict=Verdict.FAIL)), DONE)
+    found = seen(view_with_request(statement=replace(RESULT, verdict=Verdict.FAIL)), DONE)
     assert shown(found) == (
         "quarantined",
         "FAIL",
@@ -100,7 +100,7 @@ def test_a_fail_in_a_test_puts_the_node_in_quarantine() -> None:
 
 
 def test_evidence_of_before_the_request_is_no_answer() -> None:
-    assert shown(seen(asked(), DONE))[0] == "testing"
+    assert shown(seen(view_with_request(), DONE))[0] == "testing"
 
 
 def test_a_pass_of_a_lower_level_is_no_answer() -> None:
@@ -118,7 +118,7 @@ def test_a_pod_that_came_before_the_request_ends_the_test() -> None:
 
 
 def test_an_agent_that_is_busy_is_asked_again_later() -> None:
-    view = asked()
+    view = view_with_request()
     note = AgentNote(BOOT, request=Answer(request_id(view), "refused", "pid 12 computes on GPU 3"))
     found = seen(changed(view, agent=note, test="quick"), DONE)
     assert shown(found) == ("ready", "PASS", set(), True, None) and found.request == ""
@@ -130,11 +130,11 @@ def test_an_agent_that_is_busy_is_asked_again_later() -> None:
 
 def test_an_answer_to_another_request_is_none() -> None:
     note = AgentNote(BOOT, request=Answer("an older one", "refused", "busy"))
-    assert shown(seen(asked(agent=note), DONE))[0] == "testing"
+    assert shown(seen(view_with_request(agent=note), DONE))[0] == "testing"
 
 
 def test_a_request_without_a_result_is_a_doubt_until_one_comes() -> None:
-    view = asked()
+    view = view_with_request()
     assert shown(seen(view, OVERDUE - timedelta(seconds=2)))[0] == "testing"
     found = seen(view, OVERDUE)
     assert shown(found) == ("suspect", "REQUEST_UNANSWERED", {"preflight:NoSchedule"}, False, Budget.GATE)
@@ -144,13 +144,13 @@ def test_a_request_without_a_result_is_a_doubt_until_one_comes() -> None:
 
 
 def test_a_person_can_ask_anew_for_what_was_not_answered() -> None:
-    doubted = settled(asked(), OVERDUE)
+    doubted = settled(view_with_request(), OVERDUE)
     found = seen(changed(doubted, spec={"retest": ASK}), OVERDUE)
     assert found.decision.status.request and "ann" in found.decision.status.request.why
 
 
 def test_a_reboot_ends_the_request() -> None:
-    found = seen(asked(agent=AgentNote(BOOT2)), DONE)
+    found = seen(view_with_request(agent=AgentNote(BOOT2)), DONE)
     assert shown(found)[:2] == ("testing", "REBOOTED") and found.request == "" and not found.ready
     assert found.decision.status.request is None
 
@@ -336,7 +336,7 @@ def test_the_first_pass_is_of_the_level_that_is_asked_for_and_others_keep_it() -
 
 
 def test_evidence_that_is_withdrawn_while_the_test_runs_ends_nothing() -> None:
-    view = asked(evidence=Evidence())
+    view = view_with_request(evidence=Evidence())
     assert shown(seen(view, DONE)) == ("testing", "TEST_DUE", {"testing:NoSchedule"}, True, None)
     assert shown(seen(view, OVERDUE))[:2] == ("suspect", "EVIDENCE_MISSING")
     assert shown(seen(changed(view, agent=AgentNote(BOOT2)), DONE))[:3] == (
@@ -345,7 +345,7 @@ def test_evidence_that_is_withdrawn_while_the_test_runs_ends_nothing() -> None:
         {"preflight:NoSchedule", "preflight:NoExecute"},
     )
     # Nobody is let in by it: a node that is out waits for evidence.
-    out = settled(asked(kubelet="Unknown"), DONE)
+    out = settled(view_with_request(kubelet="Unknown"), DONE)
     assert shown(seen(changed(out, kubelet="True", evidence=Evidence()), DONE))[3] is False
 
 
@@ -360,13 +360,13 @@ def test_what_the_agent_revoked_is_told_with_its_time_and_what_comes_next() -> N
 
 def test_a_revocation_that_waits_for_our_own_test_counts_at_once() -> None:
     note = AgentNote(BOOT, revoking=Revoking("XID_FATAL", "XID 79 on 0000:81:00.0"))
-    found = seen(asked(evidence=Evidence(), agent=note), DONE)
+    found = seen(view_with_request(evidence=Evidence(), agent=note), DONE)
     assert shown(found) == ("suspect", "XID_FATAL", {"preflight:NoSchedule"}, False, Budget.GATE)
     assert "XID 79" in found.decision.status.message and found.decision.status.request is not None
     # Of a boot that is over, or with a code that could be none of a taint's.
-    assert shown(seen(asked(agent=replace(note, boot_id=BOOT2)), DONE))[1] != "XID_FATAL"
+    assert shown(seen(view_with_request(agent=replace(note, boot_id=BOOT2)), DONE))[1] != "XID_FATAL"
     odd = replace(note, revoking=Revoking("no code", "text"))
-    assert shown(seen(asked(evidence=Evidence(), agent=odd), DONE))[:2] == ("suspect", "FAIL")
+    assert shown(seen(view_with_request(evidence=Evidence(), agent=odd), DONE))[:2] == ("suspect", "FAIL")
 
 
 @pytest.mark.parametrize(

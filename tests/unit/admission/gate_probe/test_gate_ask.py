@@ -39,17 +39,17 @@ class Api:
         return self._metrics
 
 
-def asked(folder: Path, answer: object, metrics: str = line("ValidatingAdmissionPolicy", HASH)) -> Gate:
+def ask_gate(folder: Path, answer: object, metrics: str = line("ValidatingAdmissionPolicy", HASH)) -> Gate:
     (folder / "policy.hash").write_text(f"{HASH}\n")
     return probe(cast(KubeApi, Api(answer, metrics)), folder)
 
 
 def test_refused_by_the_gates_name(tmp_path: Path) -> None:
-    assert asked(tmp_path, ApiError(REFUSED, 403)) == Gate(True, HASH, HASH)
+    assert ask_gate(tmp_path, ApiError(REFUSED, 403)) == Gate(True, HASH, HASH)
 
 
 def test_not_refused(tmp_path: Path) -> None:
-    gate = asked(tmp_path, {"metadata": {"name": "muster-gate-probe"}})
+    gate = ask_gate(tmp_path, {"metadata": {"name": "muster-gate-probe"}})
     assert not gate.refused and not gate.in_force
 
 
@@ -65,7 +65,7 @@ def test_not_refused(tmp_path: Path) -> None:
 )
 def test_no_answer_is_none(tmp_path: Path, answer: object) -> None:
     with pytest.raises(NotAsked) as error:
-        asked(tmp_path, answer)
+        ask_gate(tmp_path, answer)
     assert error.value.exit_code == 3
 
 
@@ -79,7 +79,7 @@ def test_no_answer_is_none(tmp_path: Path, answer: object) -> None:
     ],
 )
 def test_the_policies_that_it_has_loaded(tmp_path: Path, metrics: str, loaded: str) -> None:
-    gate = asked(tmp_path, ApiError(REFUSED, 403), metrics)
+    gate = ask_gate(tmp_path, ApiError(REFUSED, 403), metrics)
     assert (gate.loaded, gate.in_force) == (loaded, loaded == HASH)
 
 

@@ -82,7 +82,7 @@ def test_idle_nodes_whose_agents_cannot_confirm_are_tested_in_turn(api: FakeApi,
     fleet.prove(*GPUS)
     mark = {"who": "muster:provisioner", "why": "snapshot", "since": SINCE}
 
-    def asked() -> list[str]:
+    def requested_nodes() -> list[str]:
         return [name for name in GPUS if fleet.status(name).get("request")]
 
     with working(api, tmp_path, joins_per_s=100.0) as admitter:
@@ -91,12 +91,12 @@ def test_idle_nodes_whose_agents_cannot_confirm_are_tested_in_turn(api: FakeApi,
             fleet.ask(name, restored=mark)
         until("the doubts", lambda: all(fleet.status(name)["code"] == "LEDGER_RESTORED" for name in GPUS))
         term = admitter.service.term
-        assert term is not None and asked() == []
+        assert term is not None and requested_nodes() == []
         term.reconciler.now = lambda: datetime.now(UTC) + timedelta(hours=2)
         term._enqueue_all()
         waits = "the limit of tests at a time, 1 of 5 nodes, is reached"
         until("the others", lambda: sum(waits in fleet.status(name)["next"]["why"] for name in GPUS) == 4)
-        assert len(asked()) == 1 and not any(map(fleet.ready, GPUS))
+        assert len(requested_nodes()) == 1 and not any(map(fleet.ready, GPUS))
 
 
 def test_nodes_that_wait_for_their_agents_take_no_place_of_those_that_are_faulty() -> None:

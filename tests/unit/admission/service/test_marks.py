@@ -15,7 +15,7 @@ def node(*taints: dict[str, str], uid: str = "1", **labels: str) -> dict[str, An
     return {"metadata": {"name": "gpu-1", "uid": uid, "labels": labels}, "spec": {"taints": list(taints)}}
 
 
-def seen(before: dict[str, Any], after: dict[str, Any]) -> str:
+def foreign_change(before: dict[str, Any], after: dict[str, Any]) -> str:
     marks = Marks(NAMES)
     marks.left(before)
     return marks.changed(after)
@@ -23,20 +23,22 @@ def seen(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 def test_taints_and_labels_of_the_fleet_count() -> None:
     ready = {READY_LABEL: "true"}
-    assert seen(node(QUARANTINE), node()) == "took away taint muster.dev/quarantine:NoSchedule"
-    assert seen(node(), node(QUARANTINE)) == "added taint muster.dev/quarantine:NoSchedule"
-    assert seen(node(QUARANTINE), node(**ready)) == (
+    assert foreign_change(node(QUARANTINE), node()) == "took away taint muster.dev/quarantine:NoSchedule"
+    assert foreign_change(node(), node(QUARANTINE)) == "added taint muster.dev/quarantine:NoSchedule"
+    assert foreign_change(node(QUARANTINE), node(**ready)) == (
         f"took away taint muster.dev/quarantine:NoSchedule and added label {READY_LABEL}=true"
     )
-    assert seen(node(QUARANTINE, **ready), node(QUARANTINE, **ready)) == ""
+    assert foreign_change(node(QUARANTINE, **ready), node(QUARANTINE, **ready)) == ""
 
 
 def test_others_do_not() -> None:
-    assert seen(node(), node({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}, team="red")) == ""
+    assert (
+        foreign_change(node(), node({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}, team="red")) == ""
+    )
 
 
 def test_of_another_node_or_after_a_write_without_answer_nothing_is_known() -> None:
-    assert seen(node(QUARANTINE), node(uid="2")) == ""
+    assert foreign_change(node(QUARANTINE), node(uid="2")) == ""
     marks = Marks(NAMES)
     assert marks.changed(node()) == ""
     marks.left(node(QUARANTINE))

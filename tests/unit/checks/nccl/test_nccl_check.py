@@ -26,7 +26,7 @@ from tests.support import clocks, coverages
 from tests.support.clocks import PATIENCE_S
 from tests.support.devices import DeviceWith
 from tests.support.engine_helpers import context, limited, plan
-from tests.support.executor_helpers import LIMITS, gone, run_plan, told
+from tests.support.executor_helpers import LIMITS, gone, reasons_of, run_plan
 from tests.support.together_helpers import contexts, results_together, run_together
 
 # All ranks of a test that has none missing come at once, however slow the host.
@@ -104,7 +104,7 @@ def test_sizes_go_from_small_to_the_largest() -> None:
 
 def test_one_wrong_element_fails_its_gpu_and_no_other() -> None:
     results = _run(3, {1: "wrong_element"})
-    assert [told(result) for result in results] == [[], [("NCCL_DATA", Verdict.FAIL)], []]
+    assert [reasons_of(result) for result in results] == [[], [("NCCL_DATA", Verdict.FAIL)], []]
     (error,) = results[1].errors
     assert (error["collective"], error["rank"], error["kind"]) == ("all_reduce", 1, "corrupted")
     assert int(str(error["expected"]), 16) ^ int(str(error["got"]), 16) == 4
@@ -115,7 +115,7 @@ def test_one_wrong_element_fails_its_gpu_and_no_other() -> None:
 
 def test_a_lost_operation_is_a_stale_result() -> None:
     results = _run(2, {0: "stale"})
-    assert [told(result) for result in results] == [[("NCCL_DATA", Verdict.FAIL)], []]
+    assert [reasons_of(result) for result in results] == [[("NCCL_DATA", Verdict.FAIL)], []]
     assert {error["kind"] for error in results[0].errors} == {"unwritten"}
 
 
@@ -134,7 +134,7 @@ class _Lossy(CpuNccl):
 def test_a_gpu_that_gets_nothing_from_anybody_is_itself_at_fault() -> None:
     results = run_together(Check().run, _with_port(contexts(3, options=_PATIENT), 2, _Lossy()))
     found = [results[f"GPU-{index}"] for index in range(3)]
-    assert [told(result) for result in found if isinstance(result, CheckResult)] == [
+    assert [reasons_of(result) for result in found if isinstance(result, CheckResult)] == [
         [], [], [("NCCL_DATA", Verdict.FAIL)],
     ]  # fmt: skip
     assert isinstance(found[2], CheckResult)
@@ -165,7 +165,7 @@ def test_the_gpu_that_sends_wrong_elements_is_named_by_all_that_get_them() -> No
     for result in found:
         assert isinstance(result, CheckResult)
         faulty = result.gpu == "GPU-1"
-        assert told(result) == [("NCCL_DATA", Verdict.FAIL if faulty else Verdict.INCONCLUSIVE)]
+        assert reasons_of(result) == [("NCCL_DATA", Verdict.FAIL if faulty else Verdict.INCONCLUSIVE)]
         assert result.reasons[0].details["attributed"] == {"kind": "gpu", "gpus": ["GPU-1"]}
         assert "the fault lies with GPU 1" in result.reasons[0].message
         assert {error["source_gpu"] for error in result.errors} == {"GPU-1"}
@@ -213,13 +213,13 @@ def test_a_library_that_is_missing_or_another_is_inconclusive_on_all(port: CpuNc
     results = run_together(Check().run, _with_port(contexts(2, options=_PATIENT), 0, port))
     for result in results.values():
         assert isinstance(result, CheckResult)
-        assert told(result) == [(code, Verdict.INCONCLUSIVE)]
+        assert reasons_of(result) == [(code, Verdict.INCONCLUSIVE)]
         assert coverages.nccl(result).operations_verified == 0
 
 
 def test_another_version_than_the_configuration_asks_for_is_inconclusive() -> None:
     results = _run(2, options={**_PATIENT, "expect": {"nccl": "2.99.1"}})
-    assert [told(result) for result in results] == [[("NCCL_VERSION", Verdict.INCONCLUSIVE)]] * 2
+    assert [reasons_of(result) for result in results] == [[("NCCL_VERSION", Verdict.INCONCLUSIVE)]] * 2
     assert "2.99.1" in results[0].reasons[0].message
 
 
@@ -241,7 +241,7 @@ def test_a_way_around_nvlink_is_refused() -> None:
         made[index] = replace(ctx, gpus=gpus, gpu=gpus[index], device=_Real(nccl=_NoNvlink))
     for result in run_together(Check().run, made).values():
         assert isinstance(result, CheckResult)
-        assert told(result) == [("NCCL_FALLBACK", Verdict.INCONCLUSIVE)]
+        assert reasons_of(result) == [("NCCL_FALLBACK", Verdict.INCONCLUSIVE)]
         assert "not over NVLink" in result.reasons[0].message
 
 
@@ -294,7 +294,7 @@ def _by_gpu(result: ExecutionResult) -> dict[str | None, CheckResult]:
 @pytest.mark.slow
 def test_workers_run_a_ring_of_processes() -> None:
     results = _execute(3, wait_s=PATIENCE_S).results
-    assert [told(result) for result in results] == [[]] * 3
+    assert [reasons_of(result) for result in results] == [[]] * 3
     assert all(coverages.nccl(result).ranks == 3 for result in results)
 
 
@@ -303,9 +303,9 @@ def test_a_rank_that_dies_in_an_operation_is_named_by_the_others() -> None:
     result = _execute(3, ["nccl:dead_rank:gpu=1"])
     assert not result.killed_pids, "nobody was waited for until the deadline of the check"
     found = _by_gpu(result)
-    assert told(found["GPU-1"]) == [("WORKER_DIED", Verdict.FAIL)], "it dies alone, too"
+    assert reasons_of(found["GPU-1"]) == [("WORKER_DIED", Verdict.FAIL)], "it dies alone, too"
     for uuid in ("GPU-0", "GPU-2"):
-        assert told(found[uuid]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]
+        assert reasons_of(found[uuid]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]
         reason = found[uuid].reasons[0]
         assert reason.details["missing"] == ["GPU-1"]
         assert "GPU 1" in reason.message and "did not return from all_reduce" in reason.message
@@ -316,8 +316,8 @@ def test_a_rank_that_dies_in_an_operation_is_named_by_the_others() -> None:
 def test_a_rank_that_hangs_in_an_operation_does_not_hold_up_the_others_for_ever() -> None:
     result = _execute(2, ["nccl:hang_rank:gpu=0"], deadline_s=5.0)
     found = _by_gpu(result)
-    assert told(found["GPU-0"]) == [("HUNG", Verdict.FAIL)]
-    assert told(found["GPU-1"]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]
+    assert reasons_of(found["GPU-0"]) == [("HUNG", Verdict.FAIL)]
+    assert reasons_of(found["GPU-1"]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]
     assert found["GPU-1"].reasons[0].details["missing"] == ["GPU-0"]
     assert all(gone(pid) for pid in result.worker_pids)
 
@@ -350,9 +350,9 @@ def test_a_worker_that_is_killed_or_stopped_in_its_work_ends_the_check_for_all(
     result = _execute(3, deadline_s=5.0, wait_s=2.0, command=command)
     found = _by_gpu(result)
     for uuid in ("GPU-0", "GPU-1"):
-        assert told(found[uuid]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]
+        assert reasons_of(found[uuid]) == [("NCCL_TIMEOUT", Verdict.INCONCLUSIVE)]
         assert found[uuid].reasons[0].details["missing"] == ["GPU-2"]
-    codes = [code for code, _ in told(found["GPU-2"])]
+    codes = [code for code, _ in reasons_of(found["GPU-2"])]
     # Killed: tried once more, alone, which covers nothing between GPUs. Stopped: its deadline passes.
     assert codes == (["WORKER_DIED", "COVERAGE_LOW"] if number is signal.SIGKILL else ["HUNG"])
     assert all(gone(pid) for pid in result.worker_pids)

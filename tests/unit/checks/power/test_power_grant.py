@@ -34,7 +34,7 @@ def options(directory: Path, wait_s: float = 20.0, mode: str = "granted") -> Map
     return {"power_waves": mode, "wave_dir": str(directory), "wave_wait_s": wait_s}
 
 
-def asked(count: int, given: Mapping[str, Any], dies: str = "") -> dict[str, Any]:
+def grants_of(count: int, given: Mapping[str, Any], dies: str = "") -> dict[str, Any]:
     """What each of some GPUs is told; one of them may die as soon as it has asked."""
     answers: dict[str, Grant] = {}
 
@@ -72,7 +72,7 @@ def granting(tmp_path: Path) -> Iterator[list[waves.Request]]:
 
 
 def test_all_gpus_wait_for_one_grant(tmp_path: Path, granting: list[waves.Request]) -> None:
-    found = asked(3, options(tmp_path))
+    found = grants_of(3, options(tmp_path))
     assert [grant.run for grant in found.values()] == [True, True, True]
     assert len(granting) == 1
     assert {grant.request.asked_at for grant in found.values()} == {granting[0].asked_at}
@@ -84,7 +84,7 @@ def test_all_gpus_wait_for_one_grant(tmp_path: Path, granting: list[waves.Reques
 
 
 def test_without_a_grant_they_go_on_without_waves(tmp_path: Path) -> None:
-    found = asked(2, options(tmp_path, wait_s=0.3))
+    found = grants_of(2, options(tmp_path, wait_s=0.3))
     assert [grant.run for grant in found.values()] == [False, False]
     assert {grant.why for grant in found.values()} == {"no grant for power waves came within 0.3 s"}
     assert waves.state(tmp_path).state is State.GIVEN_UP
@@ -101,7 +101,7 @@ def test_a_grant_of_an_earlier_request_never_counts(tmp_path: Path) -> None:
 
 
 def test_one_that_dies_while_it_waits_leaves_it_to_the_next(tmp_path: Path, granting: list[waves.Request]) -> None:
-    found = asked(3, options(tmp_path), dies="GPU-0")
+    found = grants_of(3, options(tmp_path), dies="GPU-0")
     assert isinstance(found.pop("GPU-0"), RuntimeError)
     assert [grant.run for grant in found.values()] == [True, True]
     assert found["GPU-1"].request.asked_at == granting[-1].asked_at
@@ -137,12 +137,12 @@ def test_the_one_that_looks_tells_the_others_that_it_still_waits(
 
 @pytest.mark.parametrize("given", [{}, {"power_waves": "never"}, {"power_waves": "granted"}])
 def test_without_a_grant_there_are_no_waves(given: Mapping[str, Any]) -> None:
-    (grant,) = asked(1, given).values()
+    (grant,) = grants_of(1, given).values()
     assert (grant.run, "power_waves: never" in grant.why) == (False, True)
 
 
 def test_a_host_that_always_may_tells_it_and_waits_for_nobody(tmp_path: Path) -> None:
-    found = asked(2, options(tmp_path, mode="always"))
+    found = grants_of(2, options(tmp_path, mode="always"))
     assert [grant.run for grant in found.values()] == [True, True]
     request = waves.state(tmp_path)
     assert request.state is State.OVER
@@ -152,13 +152,13 @@ def test_a_host_that_always_may_tells_it_and_waits_for_nobody(tmp_path: Path) ->
 def test_always_needs_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for given in ({"power_waves": "always"}, options(tmp_path / "file", mode="always")):
-        (grant,) = asked(1, given).values()
+        (grant,) = grants_of(1, given).values()
         assert (grant.run, grant.request) == (True, None)
 
 
 def test_a_directory_that_cannot_be_written_is_no_grant(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for grant in asked(2, options(tmp_path / "file")).values():
+    for grant in grants_of(2, options(tmp_path / "file")).values():
         assert not grant.run
         assert "cannot be written to ask for power waves" in grant.why
 

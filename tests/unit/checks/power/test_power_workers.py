@@ -18,7 +18,7 @@ from gpu_burnin.judge.coverage import RULE_OF_THREE, missed_fault_rate, verified
 from gpu_burnin.types import Verdict
 from tests.support import coverages
 from tests.support.engine_helpers import SHAPES, gpu, limited
-from tests.support.executor_helpers import LIMITS, run_plan, told
+from tests.support.executor_helpers import LIMITS, reasons_of, run_plan
 
 # Of the two whole seconds that each waits at least.
 _WAITED_S = 1.5
@@ -75,7 +75,7 @@ def test_workers_wait_for_a_grant_and_make_their_waves(tmp_path: Path) -> None:
 def test_waiting_longer_than_a_check_may_take_is_no_hang(tmp_path: Path) -> None:
     slack_s, wait_s = 2.0, 5.0
     found = run(tmp_path, slack_s=slack_s, wait_s=wait_s)
-    assert [told(result) for result in found.results] == [[], []]
+    assert [reasons_of(result) for result in found.results] == [[], []]
     # The one that asks waits for all of it; the other may have come to the check later.
     assert max(result.seconds for result in found.results) > wait_s
     assert min(result.seconds for result in found.results) > slack_s
@@ -85,7 +85,7 @@ def test_waiting_longer_than_a_check_may_take_is_no_hang(tmp_path: Path) -> None
 def test_a_fault_of_one_gpu_is_its_own(tmp_path: Path) -> None:
     found = run(tmp_path, wait_s=0.2, inject=["power:wrong_edge:gpu=1"])
     by_gpu = {result.gpu: result for result in found.results}
-    assert told(by_gpu["GPU-0"]) == []
-    assert told(by_gpu["GPU-1"]) == [("POWER_MISMATCH", Verdict.FAIL)]
+    assert reasons_of(by_gpu["GPU-0"]) == []
+    assert reasons_of(by_gpu["GPU-1"]) == [("POWER_MISMATCH", Verdict.FAIL)]
     for result in found.results:
         assert coverages.power(result).waves.why == "no grant for power waves came within 0.2 s"

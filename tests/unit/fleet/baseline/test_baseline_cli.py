@@ -55,7 +55,7 @@ def run(state: Path, *arguments: str, api: FakeApi | None = None) -> Result:
     return CliRunner().invoke(muster.cli, words, env={"COLUMNS": "80"})
 
 
-def asked(api: FakeApi) -> dict[str, str]:
+def retest_reasons(api: FakeApi) -> dict[str, str]:
     """Why each node has been asked for a test."""
     found = {node: one["spec"].get("retest") for node, one in api.objects["nodeadmissions"].items()}
     return {node: ask["why"] for node, ask in found.items() if ask}
@@ -107,18 +107,25 @@ def test_the_json_has_the_fields_of_the_page_and_no_others(slow: Path) -> None:
 
 def test_a_retest_is_dry_until_yes_and_braked(slow: Path, api: FakeApi) -> None:
     dry = run(slow, "--retest", "--most", "2", api=api)
-    assert dry.exit_code == 1 and not asked(api) and "Nothing was asked. With --yes 2 nodes would be." in dry.stdout
+    assert (
+        dry.exit_code == 1
+        and not retest_reasons(api)
+        and "Nothing was asked. With --yes 2 nodes would be." in dry.stdout
+    )
     assert f"{name(8)}: would be asked for a test: SLOWER_THAN_PEERS: 0000:02:00.0 GPU-00000008:" in dry.stdout
     assert f"{name(3)}: not asked: 2 such tests at a time (--most)" in dry.stdout
     done = run(slow, "--retest", "--most", "2", "--yes", api=api)
-    assert done.exit_code == 1 and {*asked(api)} == {name(8), name(5)}, "the slowest first"
-    assert all(why.startswith("SLOWER_THAN_PEERS: ") and len(why) <= 300 for why in asked(api).values())
+    assert done.exit_code == 1 and {*retest_reasons(api)} == {name(8), name(5)}, "the slowest first"
+    assert all(why.startswith("SLOWER_THAN_PEERS: ") and len(why) <= 300 for why in retest_reasons(api).values())
     again = run(slow, "--retest", "--most", "2", "--yes", api=api)
-    assert {*asked(api)} == {name(8), name(5)} and f"{name(8)}: not asked: a test is asked for already" in again.stdout
-    assert {*asked(api)} == {name(8), name(5)}
+    assert {*retest_reasons(api)} == {
+        name(8),
+        name(5),
+    } and f"{name(8)}: not asked: a test is asked for already" in again.stdout
+    assert {*retest_reasons(api)} == {name(8), name(5)}
     run(slow, "--retest", "--yes", api=api)
-    assert {*asked(api)} == {name(number) for number in (*SLOW, 60)}
-    assert asked(api)[name(60)].startswith("DRIFTS_FROM_PEERS: ")
+    assert {*retest_reasons(api)} == {name(number) for number in (*SLOW, 60)}
+    assert retest_reasons(api)[name(60)].startswith("DRIFTS_FROM_PEERS: ")
 
 
 def test_a_node_that_was_tested_for_it_is_not_asked_again(slow: Path, api: FakeApi) -> None:
@@ -160,4 +167,4 @@ def test_an_ask_that_has_ended_hinders_nothing(ask: str, slow: Path, api: FakeAp
     api.put("nodeadmissions", found)
     done = run(slow, "--retest", "--most", "1", "--yes", api=api)
     assert f"{name(8)}: not asked" not in done.stdout
-    assert {node for node, text in asked(api).items() if text != why} == {name(8)}
+    assert {node for node, text in retest_reasons(api).items() if text != why} == {name(8)}

@@ -11,7 +11,7 @@ from gpu_burnin.admission.view import Pod
 from gpu_burnin.api.record import Accepted, Ask, NodeAdmission, Spec, State, Status
 from gpu_burnin.fleet.driver_upgrade import text
 from gpu_burnin.fleet.driver_upgrade.book import Asked, Entry, Outcome, Run, Step
-from gpu_burnin.fleet.driver_upgrade.plan import HostView, UpgradeRefused, batches, plan, refuse_elsewhere
+from gpu_burnin.fleet.driver_upgrade.plan import HostView, UpgradeRefused, plan, refuse_elsewhere
 
 OLD, NEW = "575.57.08", "580.105.08"
 DIFFERS = f"asks for driver {NEW}, {OLD} is loaded, and kubelet runs"
@@ -30,24 +30,6 @@ def entry(name: str, outcome: Outcome, run: str = "r0", **more: object) -> Entry
 
 def planned(hosts: Sequence[HostView], *entries: Entry, most: int = 8, paused: str = "") -> Run:
     return plan(hosts, {one.node: one for one in entries}, paused, most, "r1")
-
-
-@pytest.mark.parametrize(
-    ("begun", "rest", "most", "sizes"),
-    [
-        (0, 0, 8, ()),
-        (0, 1, 8, (1,)),
-        (0, 20, 8, (1, 2, 4, 8, 5)),
-        (0, 9, 3, (1, 2, 3, 3)),
-        (0, 3, 1, (1, 1, 1)),
-        (0, 2, 0, (1, 1)),
-        (3, 4, 8, (3, 1, 2, 1)),
-        (5, 1, 2, (2, 2, 1, 1)),
-    ],
-)
-def test_batches_double_from_a_canary_to_the_most(begun: int, rest: int, most: int, sizes: tuple[int, ...]) -> None:
-    assert batches(begun, rest, most) == sizes
-    assert sum(sizes) == begun + rest and max(sizes, default=0) <= max(most, 1)
 
 
 def test_what_is_out_comes_first_then_what_failed_then_hosts_without_work() -> None:
@@ -191,13 +173,13 @@ def test_the_summary_says_what_became_of_each_and_what_to_do() -> None:
 
 
 def test_what_another_controller_has_begun_is_seen_in_the_ledger() -> None:
-    def asked(who: str, why: str, since: str) -> NodeAdmission:
+    def record_in_repair(who: str, why: str, since: str) -> NodeAdmission:
         return NodeAdmission("n", spec=Spec(repair=Ask(who, why, since)))
 
     records = {
-        "gpu-1": asked("anna", "driver upgrade to 580.105.08", "2026-11-22T15:00:00Z"),
-        "gpu-2": asked("bob", "driver upgrade to 580.105.08", "2026-11-22T14:00:00Z"),
-        "gpu-3": asked("carl", "a new GPU", "2026-11-22T13:00:00Z"),
+        "gpu-1": record_in_repair("anna", "driver upgrade to 580.105.08", "2026-11-22T15:00:00Z"),
+        "gpu-2": record_in_repair("bob", "driver upgrade to 580.105.08", "2026-11-22T14:00:00Z"),
+        "gpu-3": record_in_repair("carl", "a new GPU", "2026-11-22T13:00:00Z"),
         "gpu-4": NodeAdmission("gpu-4"),
     }
     mine = records["gpu-1"].spec.repair

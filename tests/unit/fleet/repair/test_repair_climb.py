@@ -211,6 +211,15 @@ def test_without_a_bmc_the_technician_has_the_power_cycle_that_is_owed(site: Sit
     assert first.rung is Rung.HOLD and first.why.endswith("and a power_cycle is not possible from here")
 
 
+def test_a_repair_that_the_ledger_waits_for_is_the_technicians_though_the_node_passes(site: Site) -> None:
+    """What gave a wrong result once may give right ones for days: no rung of the ladder mends it."""
+    site.admission["status"]["powerCycle"] = OWED | {"code": "GEMM_MISMATCH", "action": "repair"}
+    first = site.repair().begin(look("b2", **PASS))
+    assert first.rung is Rung.HOLD
+    assert first.why == "GEMM_MISMATCH asked for a repair at 2026-11-22T16:00:00Z, and a PASS after it is none"
+    assert "powerCycled" not in json.dumps(site.admission["spec"])
+
+
 def test_a_power_cycle_that_leaves_the_boot_as_it_was_is_none(site: Site) -> None:
     repair = site.repair()
     repair.begin(look(action="power_cycle"))

@@ -82,7 +82,7 @@ def api() -> Iterator[FakeApi]:
     server.close()
 
 
-def tell(api: FakeApi, folder: Path, subject: str, files: story.Files | None = None) -> story.Story:
+def story_for(api: FakeApi, folder: Path, subject: str, files: story.Files | None = None) -> story.Story:
     kube = KubeApi(api.kubeconfig(folder / "kubeconfig"))
     return story.story_of(kube, NAMES, subject, files or story.Files(), NOW - timedelta(days=7), NOW)
 
@@ -93,7 +93,7 @@ def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
 
 
 def test_a_pod_that_was_killed_died_of_the_xid_and_not_of_the_last_message(api: FakeApi, tmp_path: Path) -> None:
-    found = tell(api, tmp_path, "train/bert-0")
+    found = story_for(api, tmp_path, "train/bert-0")
     assert [one.what for one in found.cause.chain] == [What.QUARANTINED, What.DRAINED, What.ENDED]
     assert found.cause.first is not None and "XID 79 on GPU 3" in found.cause.first.sentence
     shown = text.render(found, 80)
@@ -106,13 +106,13 @@ def test_a_pod_that_was_killed_died_of_the_xid_and_not_of_the_last_message(api: 
 
 @pytest.mark.parametrize("subject", ["bert-0", "train/bert-0"])
 def test_a_pod_is_found_with_and_without_its_namespace(subject: str, api: FakeApi, tmp_path: Path) -> None:
-    assert tell(api, tmp_path, subject).subject == "train/bert-0"
+    assert story_for(api, tmp_path, subject).subject == "train/bert-0"
 
 
 def test_a_pod_that_is_gone_is_told_from_its_events(api: FakeApi, tmp_path: Path) -> None:
     api.remove("pods", "train/bert-0")
     api.put("events", event("Pod bert-0", "Scheduled", "Successfully assigned train/bert-0 to gpu-1", -600))
-    found = tell(api, tmp_path, "train/bert-0")
+    found = story_for(api, tmp_path, "train/bert-0")
     assert found.stands == "train/bert-0 is gone" and found.node == "gpu-1"
     assert found.cause.first is not None and found.cause.first.what is What.QUARANTINED
 
@@ -120,7 +120,7 @@ def test_a_pod_that_is_gone_is_told_from_its_events(api: FakeApi, tmp_path: Path
 def test_a_job_is_explained_by_the_pod_that_ended_first(api: FakeApi, tmp_path: Path) -> None:
     api.put("jobs", {"metadata": {"name": "bert", "namespace": "train"}})
     api.put("pods", pod("bert-1", "gpu-2", **failed(90, 1)))
-    found = tell(api, tmp_path, "bert")
+    found = story_for(api, tmp_path, "bert")
     assert found.kind == "job" and found.node == "gpu-1"
     assert found.cause.effect is not None and found.cause.effect.pod == "train/bert-0"
     assert "2 failed" in found.stands
@@ -137,7 +137,7 @@ def test_a_job_whose_pod_was_evicted_is_explained_by_the_pod_that_is_gone(api: F
     for job_is_gone in (False, True):
         if job_is_gone:
             api.remove("jobs", "train/bert")
-        found = tell(api, tmp_path, "train/bert")
+        found = story_for(api, tmp_path, "train/bert")
         assert found.kind == "job" and found.node == "gpu-1"
         said = "" if job_is_gone else "failed (BackoffLimitExceeded: the limit); "
         assert found.stands == f"train/bert: {said}pods: 1 gone"
@@ -149,11 +149,11 @@ def test_a_name_of_several_jobs_is_asked_for_again(api: FakeApi, tmp_path: Path)
     for namespace in ("train", "other"):
         api.put("jobs", {"metadata": {"name": "bert", "namespace": namespace}})
     with pytest.raises(GpuBurninError, match="other/bert, train/bert"):
-        tell(api, tmp_path, "bert")
+        story_for(api, tmp_path, "bert")
 
 
 def test_a_node_says_what_took_it_out_of_service(api: FakeApi, tmp_path: Path) -> None:
-    found = tell(api, tmp_path, "gpu-1")
+    found = story_for(api, tmp_path, "gpu-1")
     assert found.kind == "node" and found.stands.startswith(f"gpu-1 is quarantined since {at(3)} (XID_FATAL")
     assert [one.what for one in found.cause.chain] == [What.QUARANTINED]
     told = " ".join(text.render(found).split())
@@ -164,7 +164,7 @@ def test_a_play_before_a_fault_is_no_cause_of_it(api: FakeApi, tmp_path: Path) -
     """site.yml has just made the node: that it changed something did not throw a GPU off the bus."""
     play = history.Play("r", "site.yml", "Keep time", "ann", "", False, at(-240), at(-200))
     history.record(tmp_path / history.FILE, play, {"gpu-1": history.Result(changed=3)}, at(-9999999))
-    found = tell(api, tmp_path, "gpu-1", story.Files(tmp_path))
+    found = story_for(api, tmp_path, "gpu-1", story.Files(tmp_path))
     assert any(one.source == "play" for one in found.entries)
     assert [one.what for one in found.cause.chain] == [What.QUARANTINED]
 
@@ -189,7 +189,7 @@ def test_a_play_is_the_cause_of_a_reboot_where_a_task_of_it_had_the_machine_boot
     if boots:
         result.reboot("Reboot a few hosts at a time", at(-30))
     history.record(tmp_path / history.FILE, play, {"gpu-1": result}, at(-9999999))
-    shown = " ".join(text.render(tell(api, tmp_path, "gpu-1", story.Files(tmp_path))).split())
+    shown = " ".join(text.render(story_for(api, tmp_path, "gpu-1", story.Files(tmp_path))).split())
     if boots:
         assert "site.yml, play 'Driver', task \"Reboot a few hosts at a time\" had gpu-1 boot (by ann). What" in shown
         assert "Before it" not in shown
@@ -220,17 +220,17 @@ def test_an_ask_of_the_second_is_not_taken_for_the_change_that_it_led_to(api: Fa
     node = quarantined()
     node["spec"] = {**node.get("spec", {}), "hold": {"who": "ann", "why": "loud fan", "since": at(3), "until": ""}}
     api.put("nodeadmissions", node)
-    assert [one.what for one in tell(api, tmp_path, "gpu-1").cause.chain] == [What.QUARANTINED]
+    assert [one.what for one in story_for(api, tmp_path, "gpu-1").cause.chain] == [What.QUARANTINED]
 
 
 def test_a_node_that_never_came_in_says_what_its_burn_in_found(api: FakeApi, tmp_path: Path) -> None:
     """The cluster does not hear of it: its kubelet does not start. The report on the controller knows."""
     api.put("nodeadmissions", admission("gpu-1", "new", code="NODE_ABSENT"))
-    assert tell(api, tmp_path, "gpu-1", story.Files(tmp_path)).cause.effect is None
+    assert story_for(api, tmp_path, "gpu-1", story.Files(tmp_path)).cause.effect is None
     report, _ = faulty_8()
     (tmp_path / "reports/gpu-1").mkdir(parents=True)
     (tmp_path / "reports/gpu-1/report.json").write_text(json.dumps(model.document(report)))
-    found = tell(api, tmp_path, "gpu-1", story.Files(tmp_path))
+    found = story_for(api, tmp_path, "gpu-1", story.Files(tmp_path))
     first = found.cause.first
     assert first is not None and (first.source, first.code) == ("report", report.reasons[0].code)
     assert "First cause: " in text.render(found)
@@ -241,7 +241,7 @@ def test_a_change_is_shown_once(api: FakeApi, tmp_path: Path) -> None:
     for after_s, quiet in ((3, True), (600, False)):
         said = event("Node gpu-1", "MusterQuarantined", f"XID_FATAL: {XID}", after_s)
         api.put("events", {**said, "source": {"component": "muster-admitter"}})
-        found = [one for one in tell(api, tmp_path, "gpu-1").entries if one.at == T0 + timedelta(seconds=after_s)]
+        found = [one for one in story_for(api, tmp_path, "gpu-1").entries if one.at == T0 + timedelta(seconds=after_s)]
         assert [one.quiet for one in found if one.source == "event"] == [quiet]
 
 
@@ -250,20 +250,20 @@ def test_a_release_in_the_second_of_an_ask_is_shown(api: FakeApi, tmp_path: Path
     ask = {"who": "ann", "why": "loud fan", "since": at(7), "until": ""}
     api.put("nodeadmissions", {**admission("gpu-1"), "spec": {"retest": ask}})
     api.put("events", event("Node gpu-1", "Released", "ann: new fan", 7))
-    told = [one for one in tell(api, tmp_path, "gpu-1").entries if one.at == T0 + timedelta(seconds=7)]
+    told = [one for one in story_for(api, tmp_path, "gpu-1").entries if one.at == T0 + timedelta(seconds=7)]
     assert {one.source for one in told} == {"admission", "event"} and not any(one.quiet for one in told)
 
 
 def test_out_of_memory_is_what_kubelet_says_itself(api: FakeApi, tmp_path: Path) -> None:
     api.put("pods", pod(**failed(2, 137, "OOMKilled")))
-    found = tell(api, tmp_path, "train/bert-0")
+    found = story_for(api, tmp_path, "train/bert-0")
     assert found.cause.first is not None and found.cause.first.what is What.OUT_OF_MEMORY
 
 
 def test_nothing_known_is_said_with_what_was_not_looked_at(api: FakeApi, tmp_path: Path) -> None:
     api.put("nodeadmissions", admission("gpu-1"))
     api.objects["events"].clear()
-    found = tell(api, tmp_path, "train/bert-0")
+    found = story_for(api, tmp_path, "train/bert-0")
     assert found.cause.first is None
     told = " ".join(text.render(found).split())
     assert "First cause: not known." in told
@@ -274,31 +274,31 @@ def test_nothing_known_is_said_with_what_was_not_looked_at(api: FakeApi, tmp_pat
 def test_running_and_ready_are_said(api: FakeApi, tmp_path: Path) -> None:
     api.put("pods", pod(phase="Running"))
     api.objects["events"].clear()
-    assert "No end of it is known." in text.render(tell(api, tmp_path, "train/bert-0"))
+    assert "No end of it is known." in text.render(story_for(api, tmp_path, "train/bert-0"))
     api.put("nodeadmissions", admission("gpu-1"))
-    assert "Nothing took it out of service" in text.render(tell(api, tmp_path, "gpu-1"))
+    assert "Nothing took it out of service" in text.render(story_for(api, tmp_path, "gpu-1"))
 
 
 def test_nobody_known_is_an_error_that_says_what_to_give(api: FakeApi, tmp_path: Path) -> None:
     for subject in ("none", "train/none"):
         with pytest.raises(GpuBurninError, match="no node, pod or job of this name"):
-            tell(api, tmp_path, subject)
+            story_for(api, tmp_path, subject)
     second = pod(**failed(40))
     second["metadata"] = {"name": "bert-0", "namespace": "other"}
     api.put("pods", second)
     with pytest.raises(GpuBurninError, match="other/bert-0, train/bert-0"):
-        tell(api, tmp_path, "bert-0")
+        story_for(api, tmp_path, "bert-0")
 
 
 def test_the_agent_s_warnings_and_maintenance_are_in_the_line(api: FakeApi, tmp_path: Path) -> None:
     window = Maintenance("azure", "scheduled", at(-60), at(3600), "Reboot", message="host update")
     note = AgentNote("b", warnings=(Warned("XID_SUSPECT", "XID 63 on GPU 1", at(-120)),), maintenance=window)
     api.put("nodes", {"metadata": {"name": "gpu-1", "annotations": {NAMES.agent: note_text(note)}}})
-    found = {one.what: one for one in tell(api, tmp_path, "gpu-1").entries if one.source == "agent"}
+    found = {one.what: one for one in story_for(api, tmp_path, "gpu-1").entries if one.source == "agent"}
     assert found[What.XID].code == "XID_SUSPECT"
     assert "azure maintenance, Reboot, scheduled, host update" in found[What.MAINTENANCE].message
     api.put("nodes", {"metadata": {"name": "gpu-1", "annotations": {NAMES.agent: "{"}}})
-    assert any("the note cannot be read" in one for one in tell(api, tmp_path, "gpu-1").missing)
+    assert any("the note cannot be read" in one for one in story_for(api, tmp_path, "gpu-1").missing)
 
 
 def test_clocks_that_differ_are_told(api: FakeApi, tmp_path: Path) -> None:
@@ -306,9 +306,9 @@ def test_clocks_that_differ_are_told(api: FakeApi, tmp_path: Path) -> None:
         late = event("Node gpu-1", f"Seen{number}", "x", number, source={"component": "kubelet", "host": "gpu-1"})
         late["firstTimestamp"] = at(number + 42)
         api.put("events", late)
-    assert "the clock of gpu-1 is 42 s ahead of that of the API servers" in tell(api, tmp_path, "gpu-1").clocks[0]
+    assert "the clock of gpu-1 is 42 s ahead of that of the API servers" in story_for(api, tmp_path, "gpu-1").clocks[0]
     api.put("leases", lease("api-1", (NOW + timedelta(seconds=90)).isoformat()))
-    assert "90 s or more behind" in tell(api, tmp_path, "gpu-1").clocks[1]
+    assert "90 s or more behind" in story_for(api, tmp_path, "gpu-1").clocks[1]
 
 
 def test_plays_and_a_broken_report_do_not_hide_each_other(api: FakeApi, tmp_path: Path) -> None:
@@ -317,12 +317,12 @@ def test_plays_and_a_broken_report_do_not_hide_each_other(api: FakeApi, tmp_path
     (state / "reports/gpu-1/report.json").write_text("{")
     play = history.Play("r", "site.yml", "Driver", "ann", "", False, at(-300), at(-200))
     history.record(state / history.FILE, play, {"gpu-1": history.Result(changed=3)}, at(-9999999))
-    found = tell(api, tmp_path, "gpu-1", story.Files(state))
+    found = story_for(api, tmp_path, "gpu-1", story.Files(state))
     [entry] = [one for one in found.entries if one.source == "play"]
     assert entry.sentence == "site.yml, play 'Driver': 3 changed (by ann)"
     assert any("report.json" in one for one in found.missing)
     (state / history.FILE).write_bytes(b"broken" * 1000)
-    found = tell(api, tmp_path, "gpu-1", story.Files(state))
+    found = story_for(api, tmp_path, "gpu-1", story.Files(state))
     assert any("the history of plays cannot be read" in one for one in found.missing)
 
 
@@ -341,7 +341,7 @@ def test_json_and_page_have_the_same(api: FakeApi, tmp_path: Path) -> None:
 def test_the_page_of_the_docs_shows_what_is_said(api: FakeApi, tmp_path: Path) -> None:
     blocks = PAGE.read_text().split("```")[1::2]
     shown = next(block[4:].strip("\n") for block in blocks if block.startswith("text\ntrain/bert-0: "))
-    assert shown == text.render(tell(api, tmp_path, "train/bert-0"), 80).strip("\n")
+    assert shown == text.render(story_for(api, tmp_path, "train/bert-0"), 80).strip("\n")
 
 
 def test_the_state_beside_the_kubeconfig_is_found(api: FakeApi, tmp_path: Path) -> None:

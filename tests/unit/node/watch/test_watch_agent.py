@@ -640,17 +640,17 @@ def test_a_new_boot_forgets_what_was_seen_and_not_what_was_served(bench: Bench) 
 
 
 def test_after_a_restore_of_etcd_it_names_the_restore_with_its_newest_evidence(bench: Bench) -> None:
-    def said() -> str:
+    def noted_restore() -> str:
         bench.tick()
         return read_note(str(bench.wanted[AGENT])).restored
 
-    assert said() == ""
+    assert noted_restore() == ""
     store = bench.agent.revoker.store
     with store.locked():
         store.begin(store.new_run(NOW))
         # The Node is as the snapshot has it, and the admitter has put the restore on it.
         bench.node(restored="2026-11-21T11:59:00Z")
-        assert said() == "" and EVIDENCE not in bench.wanted, "what is on the Node is not this agent's word"
-    assert said() == "2026-11-21T11:59:00Z" and EVIDENCE in bench.wanted
+        assert noted_restore() == "" and EVIDENCE not in bench.wanted, "what is on the Node is not this agent's word"
+    assert noted_restore() == "2026-11-21T11:59:00Z" and EVIDENCE in bench.wanted
     bench.node()
-    assert said() == ""
+    assert noted_restore() == ""

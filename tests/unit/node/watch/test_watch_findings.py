@@ -27,7 +27,7 @@ def event(text: str, at_us: int = 5_000_000) -> XidEvent:
     return found
 
 
-def told(*events: XidEvent) -> list[tuple[str, bool]]:
+def findings_of(*events: XidEvent) -> list[tuple[str, bool]]:
     return [(finding.code, finding.fatal) for finding in of_xids(events, TABLE, {})]
 
 
@@ -44,7 +44,7 @@ def told(*events: XidEvent) -> list[tuple[str, bool]]:
     ],
 )
 def test_each_code_counts_by_the_runtime_column(text: str, expected: list[tuple[str, bool]]) -> None:
-    assert told(event(text)) == expected
+    assert findings_of(event(text)) == expected
 
 
 def test_every_code_of_the_table_is_judged_as_its_row_says() -> None:
@@ -53,7 +53,7 @@ def test_every_code_of_the_table_is_judged_as_its_row_says() -> None:
             made = XidEvent(code, "0000:1b:00.0", None, "no text", 1, sxid)
             _, runtime, _ = policy.for_text("no text")
             expected = {"revoke": [("XID_FATAL", True)], "warn": [("XID_SUSPECT", False)], "log": []}[runtime]
-            assert told(made) == expected, code
+            assert findings_of(made) == expected, code
 
 
 def test_one_finding_for_each_code_and_device() -> None:

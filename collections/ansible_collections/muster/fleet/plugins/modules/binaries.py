@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -27,6 +28,11 @@ options:
     description: Where they go.
     type: path
     default: /usr/local/bin
+  unlike:
+    description:
+      - For staging, the folder of the binaries that are in use. Only those that are not right there are fetched, and
+        where one cannot be, O(directory) is removed.
+    type: path
 extends_documentation_fragment:
   - muster.fleet.mirror
   - muster.fleet.check_mode
@@ -54,13 +60,22 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "names": {"type": "list", "elements": "str", "required": True},
     **binaries.MIRROR_OPTIONS,
     "directory": {"type": "path", "default": "/usr/local/bin"},
+    "unlike": {"type": "path"},
 }
 
 
 def install(module: AnsibleModule) -> dict[str, Any]:
     """Bring every binary that is missing or wrong. Raises FleetError, OSError."""
-    given = module.params
-    installed, permitted = binaries.have(given, given["names"], given["directory"], act=not module.check_mode)
+    given, act = module.params, not module.check_mode
+    names = given["names"]
+    try:
+        if given["unlike"]:
+            names, _ = binaries.have(given, names, given["unlike"], act=False)
+        installed, permitted = binaries.have(given, names, given["directory"], act=act)
+    except BaseException:
+        if given["unlike"] and act:
+            shutil.rmtree(given["directory"], ignore_errors=True)
+        raise
     return {"changed": bool(installed or permitted), "installed": installed}
 
 

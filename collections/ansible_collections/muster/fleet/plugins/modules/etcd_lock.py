@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Ansible module: one operation on an etcd cluster at a time. The lock: gpu_burnin.fleet.lock."""
+"""Ansible module: one operation on an etcd cluster at a time. The lock: gpu_burnin.fleet.roll.lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 
 try:
     from gpu_burnin.errors import GpuBurninError
-    from gpu_burnin.fleet import lock
+    from gpu_burnin.fleet.roll import lock
     from gpu_burnin.system.clock import rfc3339
 
     MISSING: ImportError | None = None

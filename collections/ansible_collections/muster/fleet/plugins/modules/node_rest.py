@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a node to rest. Thin: see module_utils/kube/node_rest.py."""
+"""Quiesce a node. Thin: see module_utils/kube/node_rest.py."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands impor
 
 DOCUMENTATION = r"""
 module: node_rest
-short_description: Bring a drained node to rest, so that its driver can be changed
+short_description: Quiesce a drained node, so that its driver can be changed
 version_added: "0.2.0"
 description:
   - Stops kubelet, the burn-in of the boot and the agent, and keeps them from starting at the next boot; the roles
     C(kubelet) and C(gpu_burnin) bring them back. Waits for a burn-in that runs.
   - Ends the containers that kubelet left, which are those of daemons on a drained node. kubelet makes them anew.
-  - Run it on a node whose work has left.
+  - Run it on a node that was drained.
 options:
   burnin_timeout_s:
     description: How long a burn-in that runs may take to its end, in seconds.
@@ -55,7 +55,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
-def bring_to_rest(module: AnsibleModule) -> dict[str, Any]:
+def quiesce(module: AnsibleModule) -> dict[str, Any]:
     """Raises FleetError."""
     given = module.params
     node = node_rest.Node(run_command)
@@ -65,7 +65,7 @@ def bring_to_rest(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(bring_to_rest, ARGUMENT_SPEC)
+    run_module(quiesce, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,10 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""The decisions of the repair ladder. Thin: they are made in gpu_burnin.fleet.repair.climb."""
+"""The options of a repair's phases. It runs on the controller: plugins/action/repair.py."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-
-try:
-    from gpu_burnin.admission.client import KubeApi
-    from gpu_burnin.api.names import Names
-    from gpu_burnin.errors import GpuBurninError
-    from gpu_burnin.fleet.repair.climb import Repair
-    from gpu_burnin.fleet.repair.cluster import Cluster
-    from gpu_burnin.fleet.repair.ladder import Next, Rung, found_of
-    from gpu_burnin.fleet.repair.permit import Limits
-    from gpu_burnin.fleet.repair.technician import render
-    from gpu_burnin.system.codec import to_json
-
-    MISSING: ImportError | None = None
-except ImportError as error:
-    MISSING = error
 
 DOCUMENTATION = r"""
 module: repair
@@ -34,11 +12,13 @@ short_description: Decide what the repair of a node does next
 version_added: "0.2.0"
 description:
   - The repair ladder's decisions for one node, and what it asks of the admitter. The role C(repair) calls it in phases.
-  - C(begin) refuses a node with work, in a maintenance window, beyond O(max_nodes) or in somebody else's repair, and
-    otherwise asks the admitter for the node and waits until new work is kept off it.
+  - C(begin), C(rung) and C(record) look at the node first, by C(gpu-burnin repair look) on it.
+  - C(begin) refuses a node with work, in a maintenance window, beyond O(max_nodes), in another run's or somebody else's
+    repair, or to be powered off by a BMC that is not shown to be its own. Otherwise it asks the admitter for the node
+    and waits until new work is kept off it. One run has a node at a time.
   - C(rung) chooses the next rung and writes it down as begun. C(record) writes down its end.
   - C(end) gives the node back; with O(hold) into the hands of a technician, for whom it writes an order. C(stop) gives
-    it back after an error.
+    it back after an error, and fails with that.
   - In check mode nothing is asked for and nothing is written.
 options:
   phase:
@@ -50,10 +30,6 @@ options:
     description: Name of the node.
     type: str
     required: true
-  look:
-    description: What C(gpu-burnin repair look) printed on the node; empty where it does not answer.
-    type: str
-    default: ""
   directory:
     description: Folder on the controller for the steps and the technicians' orders.
     type: path
@@ -62,6 +38,10 @@ options:
     description: Kubeconfig of an admin. Its user stands in the ask.
     type: path
     required: true
+  program:
+    description: Path of C(gpu-burnin) on the host.
+    type: path
+    default: /usr/local/bin/gpu-burnin
   domain:
     description: Domain of the taints and of the NodeAdmissions.
     type: str
@@ -70,10 +50,41 @@ options:
     description: How many nodes of the fleet may be in repair at a time.
     type: int
     default: 1
-  bmc:
+  has_bmc:
     description: Whether the node has a BMC through which it can be powered off and on.
     type: bool
     default: false
+  bmc:
+    description: For C(begin), how the node's BMC is reached, as for M(muster.fleet.bmc_power).
+    type: dict
+    suboptions:
+      address:
+        description: Its address.
+        type: str
+        default: ""
+      user:
+        description: Who logs in.
+        type: str
+        default: ""
+      password:
+        description: The user's password.
+        type: str
+        default: ""
+      ca_file:
+        description: Authorities of its certificate, on the controller; the system's by default.
+        type: path
+      verify:
+        description: Whether its certificate is verified.
+        type: bool
+        default: true
+      system:
+        description: Id of the machine where the BMC has several.
+        type: str
+        default: ""
+      identity_check:
+        description: Whether the BMC has to be shown to be this machine's.
+        type: bool
+        default: true
   maintenance:
     description: Which maintenance window of the inventory's calendar is near or open, as one sentence; empty for none.
     type: str
@@ -99,7 +110,7 @@ options:
     type: bool
     default: false
   why:
-    description: For C(end), what C(rung) said.
+    description: For C(end), what C(rung) said; for C(stop), the error.
     type: str
     default: ""
   report:
@@ -120,11 +131,9 @@ EXAMPLES = r"""
   muster.fleet.repair:
     phase: rung
     node: gpu-1
-    look: "{{ look.stdout }}"
     report: "{{ fleet_state_dir }}/reports/gpu-1/report.json"
     directory: "{{ fleet_state_dir }}/repair"
     kubeconfig: "{{ fleet_state_dir }}/kubeconfig/admin.kubeconfig"
-  delegate_to: localhost
 """
 
 RETURN = r"""
@@ -167,15 +176,25 @@ path:
   type: str
 """
 
+BMC_OPTIONS = {
+    "address": {"type": "str", "default": ""},
+    "user": {"type": "str", "default": ""},
+    "password": {"type": "str", "default": "", "no_log": True},
+    "ca_file": {"type": "path"},
+    "verify": {"type": "bool", "default": True},
+    "system": {"type": "str", "default": ""},
+    "identity_check": {"type": "bool", "default": True},
+}
 ARGUMENT_SPEC: dict[str, Any] = {
     "phase": {"type": "str", "choices": ["begin", "rung", "record", "end", "stop"], "required": True},
     "node": {"type": "str", "required": True},
-    "look": {"type": "str", "default": ""},
     "directory": {"type": "path", "required": True},
     "kubeconfig": {"type": "path", "required": True},
+    "program": {"type": "path", "default": "/usr/local/bin/gpu-burnin"},
     "domain": {"type": "str", "default": "muster.dev"},
     "max_nodes": {"type": "int", "default": 1},
-    "bmc": {"type": "bool", "default": False},
+    "has_bmc": {"type": "bool", "default": False},
+    "bmc": {"type": "dict", "options": BMC_OPTIONS},
     "maintenance": {"type": "str", "default": ""},
     "despite_maintenance": {"type": "bool", "default": False},
     "unreached": {"type": "bool", "default": False},
@@ -185,67 +204,3 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "why": {"type": "str", "default": ""},
     "report": {"type": "path", "required": True},
 }
-
-
-def decide(module: AnsibleModule) -> dict[str, Any]:
-    """Do what the phase is for. Raises FleetError."""
-    parameters = module.params
-    try:
-        look = json.loads(parameters["look"]) if parameters["look"] else None
-    except ValueError as error:
-        raise FleetError(f"gpu-burnin repair look did not answer in JSON ({error}); install this version") from error
-    can = {*Rung} if parameters["bmc"] else {*Rung} - {Rung.POWER_CYCLE}
-    try:
-        names = Names(parameters["domain"])
-        repair = Repair(
-            node=parameters["node"],
-            directory=Path(parameters["directory"]),
-            cluster=Cluster(KubeApi(Path(parameters["kubeconfig"])), names),
-            can=can,
-            report=Path(parameters["report"]),
-            limits=Limits(parameters["max_nodes"], parameters["despite_maintenance"], parameters["unreached"]),
-            maintenance=parameters["maintenance"],
-            now=lambda: datetime.now(UTC),
-        )
-        return _phase(repair, look, parameters, check_mode=module.check_mode)
-    except GpuBurninError as error:
-        raise FleetError(str(error)) from error
-
-
-def _phase(
-    repair: Repair, look: Mapping[str, Any] | None, parameters: Mapping[str, Any], *, check_mode: bool
-) -> dict[str, Any]:
-    phase = parameters["phase"]
-    if phase == "begin":
-        first = repair.begin(look, apply=not check_mode)
-        held = first.rung is Rung.HOLD and repair.held(found_of(look))
-        return {"changed": first.rung is not None and not held, **_chosen(first, look, repair)}
-    if check_mode:
-        return {"changed": True}
-    if phase == "rung":
-        chosen, gpus = repair.rung(look)
-        return {"changed": chosen.rung is not None, "gpus": list(gpus), **_chosen(chosen, look, repair)}
-    if phase == "record":
-        return {"changed": True, "step": to_json(repair.record(look, parameters["failed"]))}
-    if phase == "stop":
-        return {"changed": repair.stop(untouched=parameters["untouched"])}
-    if not parameters["hold"]:
-        return {"changed": repair.give_back()}
-    held = repair.held(found_of(look))
-    order = repair.hold(look, parameters["why"])
-    told = {"order": to_json(order), "text": render(order), "path": str(repair.order_path(".txt"))}
-    return {"changed": not held, **told}
-
-
-def _chosen(chosen: Next, look: Mapping[str, Any] | None, repair: Repair) -> dict[str, Any]:
-    dmi = dict(repair.dmi(look))
-    return {"rung": str(chosen.rung or ""), "why": chosen.why, "level": found_of(look).level, "dmi": dmi}
-
-
-def main() -> None:
-    """Entry point."""
-    run_module(decide, ARGUMENT_SPEC, missing=MISSING)
-
-
-if __name__ == "__main__":
-    main()

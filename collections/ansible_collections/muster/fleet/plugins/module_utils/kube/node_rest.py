@@ -1,4 +1,4 @@
-"""Bringing a node to rest: nothing starts on it by itself any more, and no pod is left. Standard library only."""
+"""Quiescing a node: nothing starts on it by itself any more, and no pod is left. Standard library only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Node:
 
 
 def rest(node: Node, burnin_timeout_s: float, grace_s: float, *, act: bool) -> list[str]:
-    """Bring it to rest; what was (without `act`: would be) done.
+    """Quiesce it; what was (without `act`: would be) done.
 
     Services are stopped, and not started at the next boot. A burn-in comes to its end. Then what is left in containers,
     which is of pods that nobody evicts (daemons), gets SIGTERM and `grace_s` later SIGKILL. Raises FleetError.

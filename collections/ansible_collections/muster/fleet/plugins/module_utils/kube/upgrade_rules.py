@@ -6,10 +6,11 @@ https://etcd.io/docs/v3.7/upgrades/upgrade_3_7/ and https://etcd.io/docs/v3.7/do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import Version
+from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import Version, parse
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 
 SERVER = "kube-apiserver"
@@ -31,6 +32,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "all": (*CLUSTERS, "servers", "controllers", "nodes"),
 }
 NODE_MINORS_BEHIND = 3
+# The work of a node, by its name.
+Work = Callable[[str], tuple[str, ...]]
 # ManifestBasedAdmissionControlConfig, by which the gate is on the servers' disks.
 GATE_SINCE = Version(1, 36, 0)
 # Down to 3.6 the playbook has been tried; 3.6 to 3.5 changes flags.
@@ -104,6 +107,29 @@ class Fleet:
             if name in host.programs and (version := host.programs[name].wanted):
                 return version
         return None
+
+
+def host_of(name: str, found: Mapping[str, Any]) -> Host:
+    """One host by what muster.fleet.upgrade_facts has returned on it."""
+    programs = {
+        one: Program(parse(facts["running"]), parse(facts["wanted"]), facts["current"])
+        for one, facts in found["programs"].items()
+    }
+    return Host(name, programs, **{key: found[key] for key in ("sick", "served", "leads", "closed", "room")})
+
+
+def fleet_of(groups: Mapping[str, Sequence[str]], facts: Mapping[str, Mapping[str, Any]], work: Work) -> Fleet:
+    """The fleet by its hosts' facts. `work` is asked for a node's work where its kubelet changes its minor."""
+
+    def host(group: str, name: str) -> Host | None:
+        if name not in facts:
+            return None
+        found = host_of(name, facts[name])
+        kubelet = found.programs.get("kubelet") if group in NODES else None
+        minor = kubelet and kubelet.running and kubelet.wanted and kubelet.running.release != kubelet.wanted.release
+        return replace(found, work=work(name)) if minor else found
+
+    return Fleet({group: {name: host(group, name) for name in groups.get(group, ())} for group in PROGRAMS})
 
 
 @dataclass(frozen=True)

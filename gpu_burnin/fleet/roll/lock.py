@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet import durable
-from gpu_burnin.fleet.durable import SCHEMA
+from gpu_burnin.fleet.roll import documents
+from gpu_burnin.fleet.roll.documents import SCHEMA
 from gpu_burnin.system.codec import to_json
 
 _FILE = "lock.json"
@@ -101,12 +101,12 @@ def path_of(directory: Path) -> Path:
 
 def read(directory: Path) -> Lock | None:
     """The lock, None where nobody has it. Raises GpuBurninError."""
-    return durable.read(Lock, path_of(directory)) if path_of(directory).exists() else None
+    return documents.read(Lock, path_of(directory)) if path_of(directory).exists() else None
 
 
 def write(directory: Path, lock: Lock) -> None:
     """Keep it, durably. Raises GpuBurninError."""
-    durable.write(path_of(directory), to_json(lock))
+    documents.write(path_of(directory), to_json(lock))
 
 
 def owner(proc: Path = Path("/proc"), pid: int | None = None) -> Owner:

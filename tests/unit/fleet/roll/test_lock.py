@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.fleet import lock
-from gpu_burnin.fleet.lock import Lock, LockHeld, Owner
+from gpu_burnin.fleet.roll import lock
+from gpu_burnin.fleet.roll.lock import Lock, LockHeld, Owner
 
 BOOT = "1b4e28ba"
 MINE = Lock("anna", "2026-11-22T17:00:00Z", Owner(socket.gethostname(), BOOT, 50, 500))
