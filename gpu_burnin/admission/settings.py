@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from gpu_burnin.admission.approve import InventoryNode
@@ -123,14 +123,7 @@ def read_settings(path: Path) -> AdmitterConfig:
         raise SettingsError(f"{path}: {error}; correct the key, or leave it out for its default") from error
     except GpuBurninError as error:
         raise SettingsError(f"{path}: {error}") from error
-    config = AdmitterConfig(
-        **{
-            **{f.name: getattr(config, f.name) for f in fields(AdmitterConfig)},
-            "identity": config.identity or socket.gethostname(),
-            "tests": tests,
-            "calendar": calendar,
-        }
-    )
+    config = replace(config, identity=config.identity or socket.gethostname(), tests=tests, calendar=calendar)
     if problem := _problem(config):
         raise SettingsError(f"{path}: {problem}")
     config.inventory_nodes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -12,7 +11,7 @@ from gpu_burnin.api.agent_note import AgentNote, Maintenance
 from gpu_burnin.api.evidence import Statement
 from gpu_burnin.api.heartbeat import RENEW_S
 from gpu_burnin.api.names import Names
-from gpu_burnin.api.record import NodeAdmission, Status
+from gpu_burnin.api.record import NodeAdmission
 from gpu_burnin.types import JSON
 
 # A Node as the API server sends it (the service keeps only what decide() reads), and a JSON Patch (RFC 6902).
@@ -113,23 +112,3 @@ class View:
     test: str = ""
     test_why: str = ""
     paused: str = ""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What has to change. Patches are None where nothing is to change; the ledger (`status`) is written first.
-
-    `needs` is the budget that has to grant it: without that the service writes `withheld(decision, why)` instead.
-    `evict` are the pods to be asked to leave now, by the eviction API; `pod_events` are pods that get one event with
-    this sentence. `wake_at` is when time alone changes something. `opens`: the node takes work by it, which
-    waits for the end of a pause.
-    """
-
-    status: Status
-    node_patch: Patch | None = None
-    node_status_patch: Patch | None = None
-    needs: Budget | None = None
-    evict: tuple[Pod, ...] = ()
-    pod_events: tuple[tuple[Pod, str], ...] = ()
-    wake_at: datetime | None = None
-    opens: bool = False

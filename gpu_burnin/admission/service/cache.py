@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gpu_burnin.admission.client import Object
-from gpu_burnin.admission.decide.restored import is_shut
+from gpu_burnin.admission.decide.facts import is_shut
 from gpu_burnin.admission.decide.retest import overdue_at
 from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.service.packed import PackedStore
@@ -33,7 +33,7 @@ class Summary:
     """Of a NodeAdmission what is asked of all at once. `asked_until`: so long a person asks, None where nobody does.
 
     `tested_until` is when the test that was asked for should have an answer, None where there is none.
-    `shut_by_restore` is as in decide/restored.py.
+    `shut_by_restore` is as in decide/facts.py.
     """
 
     state: State
