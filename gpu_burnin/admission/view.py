@@ -71,10 +71,9 @@ class HeartbeatState:
 
 
 @dataclass(frozen=True)
-class Rules:
-    """The admitter's settings that decisions depend on. Shares are of the fleet's GPU nodes."""
+class RuleSeconds:
+    """The times that decisions depend on, in seconds, as the admitter's configuration sets them."""
 
-    names: Names = field(default_factory=Names)
     # The longest that a pod's hold is respected.
     hold_deadline_s: float = 7 * 86400.0
     maintenance_before_s: float = 3600.0
@@ -86,10 +85,17 @@ class Rules:
     retry_s: float = 900.0
     # For how long kubelet may offer too few GPUs: a device plugin that starts again offers none for a moment.
     gpus_grace_s: float = 120.0
-    # Whether a power cycle that a FAIL asked for has to be confirmed before the node is let in again.
-    confirm_power_cycle: bool = True
     # For how long an agent may be silent: five of its heartbeats.
     agent_silent_s: float = 5 * RENEW_S
+
+
+@dataclass(frozen=True)
+class Rules(RuleSeconds):
+    """The admitter's settings that decisions depend on. Shares are of the fleet's GPU nodes."""
+
+    names: Names = field(default_factory=Names)
+    # Whether a power cycle that a FAIL asked for has to be confirmed before the node is let in again.
+    confirm_power_cycle: bool = True
 
 
 @dataclass(frozen=True)

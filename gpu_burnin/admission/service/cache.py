@@ -135,7 +135,7 @@ class Records(PackedStore):
 
     def __init__(self, names: Names, rules: Rules | None = None) -> None:
         super().__init__()
-        self._names, self._rules = names, rules or Rules(names)
+        self._names, self._rules = names, rules or Rules(names=names)
         self.summaries: dict[str, Summary] = {}
         self._asked: set[str] = set()
         self._held_back: dict[State, set[str]] = {state: set() for state in HELD_BACK}
