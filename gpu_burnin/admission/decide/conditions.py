@@ -6,9 +6,7 @@ where they do not hold: the order has their state and code.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
-from datetime import datetime
 
 from gpu_burnin.admission.decide.facts import Facts, rank
 from gpu_burnin.admission.decide.finding import AGENT_SILENT, Finding, VerdictLabel, doubtful
@@ -22,8 +20,6 @@ from gpu_burnin.api.record import State
 from gpu_burnin.system.hardware_identity import UNNAMED, difference
 from gpu_burnin.types import Verdict
 
-# Evidence of nodes tested together must not expire together.
-TTL_JITTER = 0.1
 # A boot that stays inconclusive after so many tests is a person's.
 MOST_BOOT_TESTS = 2
 HARDWARE_CHANGED = "HARDWARE_CHANGED"
@@ -208,7 +204,7 @@ def lacks_gpus(facts: Facts) -> Finding | None:
 def old_proof(facts: Facts) -> Finding | None:
     """It passed at a lower level than is asked for, or too long ago; a node at work goes on until it is tested."""
     name, asked, fit = facts.view.name, facts.spec.evidence, not facts.gated
-    proof, expires = _proof(facts), _expires(facts)
+    proof, expires = facts.proof, facts.expires
     if proof is None or expires is None:
         run = f"{name}: burn-in run {facts.signed.sequence} passed at level {facts.signed.level}, not at {asked.level}"
         return Finding(State.TESTING, "EVIDENCE_LEVEL", run, fit=fit, due=True, retest=True, by_schedule=fit)
@@ -239,7 +235,7 @@ def maintained(facts: Facts) -> str:
 def passed(facts: Facts) -> Finding:
     """It may take work."""
     run = f"burn-in run {facts.signed.sequence} ({facts.signed.level}) passed in boot {facts.boot}"
-    message, expires = f"{facts.view.name}: {run}", _expires(facts)
+    message, expires = f"{facts.view.name}: {run}", facts.expires
     return Finding(State.READY, "PASS", message, VerdictLabel.PASS, fit=True, expires=expires)
 
 
@@ -272,12 +268,6 @@ def new_or_testing(facts: Facts) -> State:
     return State.NEW if facts.status.last_test is None and facts.statement is None else State.TESTING
 
 
-def node_ttl_s(name: str, ttl_s: float) -> float:
-    """The node's own time to live: up to 10 % shorter than `ttl_s`, the same at every call."""
-    share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) / 2**32
-    return ttl_s * (1 - TTL_JITTER * share)
-
-
 def _found(statement: Statement) -> str:
     """What a FAIL has found, in words."""
     finding = sentence(statement.message) or f"burn-in run {statement.sequence} failed"
@@ -288,17 +278,3 @@ def _found(statement: Statement) -> str:
 
 def _inconclusive(facts: Facts) -> str:
     return sentence(facts.signed.message) or f"burn-in run {facts.signed.sequence} was inconclusive"
-
-
-def _proof(facts: Facts) -> datetime | None:
-    """When the newest PASS of the level that is asked for, or of a higher one, was finished."""
-    least = max(rank(facts.spec.evidence.level), 0)
-    times = (when(text) for level, text in facts.status.proofs.items() if rank(level) >= least)
-    newest = max((time for time in times if time is not None), default=None)
-    # A newer run that says it was finished before an older one has a clock that was set: the earlier time counts.
-    return min(newest, facts.signed.finished) if newest is not None else None
-
-
-def _expires(facts: Facts) -> datetime | None:
-    proof = _proof(facts)
-    return later(proof, node_ttl_s(facts.view.name, facts.spec.evidence.max_age_s)) if proof is not None else None

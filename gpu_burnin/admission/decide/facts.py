@@ -6,6 +6,7 @@ forgotten for an older one.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,7 +25,10 @@ from gpu_burnin.api.record import Ask, NodeAdmission, Request, Spec, State, Stat
 from gpu_burnin.api.run_files import MAX_SEQUENCE
 from gpu_burnin.types import JSON, Verdict
 
+# Evidence of nodes tested together must not expire together.
+TTL_JITTER = 0.1
 _MOST_CHARS = 64
+_RANKS = {level: number for number, level in enumerate(LEVELS)}
 _NO_NODE: Node = {"metadata": {}}
 EVIDENCE_REPLAYED = "EVIDENCE_REPLAYED"
 
@@ -83,12 +87,12 @@ class Facts:
         """Whether the preflight taint keeps new pods away."""
         return gated(self.node, self.rules.names)
 
-    @cached_property
+    @property
     def boot(self) -> str:
         """The boot that kubelet reports."""
         return boot_id(self.node)
 
-    @cached_property
+    @property
     def kubelet(self) -> str:
         """What its Ready condition says: True, False or Unknown, "" where kubelet has not reported it."""
         ready = condition(self.node, "Ready")
@@ -105,7 +109,7 @@ class Facts:
         assert self.statement is not None
         return self.statement
 
-    @cached_property
+    @property
     def repaired_at(self) -> datetime | None:
         """When it last went into repair, as far as the record goes back."""
         found = next((t for t in reversed(self.status.transitions) if t.after == State.REPAIRING), None)
@@ -118,7 +122,7 @@ class Facts:
         repaired = self.now if begins else self.repaired_at
         return repaired is not None and repaired > self.signed.finished
 
-    @cached_property
+    @property
     def fail(self) -> Statement | None:
         """A FAIL that counts: of a boot that there is, and not set aside while something is done about it.
 
@@ -185,16 +189,31 @@ class Facts:
         """Which GPUs kubelet does not offer, in words; "" for none."""
         return missing_gpus(self.node, self.spec.hardware, self.tested)
 
-    @cached_property
+    @property
     def repair(self) -> Ask | None:
         """The repair ladder's work on it."""
         return active(self.spec.repair, self.now)
 
-    @cached_property
+    @property
     def retest(self) -> Ask | None:
         """A person's ask for a test that was not done yet."""
         ask = active(self.spec.retest, self.now)
         return ask if ask is not None and ask.since != self.status.retested else None
+
+    @cached_property
+    def proof(self) -> datetime | None:
+        """When the newest PASS of the level that is asked for, or of a higher one, was finished."""
+        least = max(rank(self.spec.evidence.level), 0)
+        times = (when(text) for level, text in self.status.proofs.items() if rank(level) >= least)
+        newest = max((time for time in times if time is not None), default=None)
+        # A newer run that says it was finished before an older one has a clock that was set: the earlier time counts.
+        return min(newest, self.signed.finished) if newest is not None else None
+
+    @property
+    def expires(self) -> datetime | None:
+        """When that is too old."""
+        ttl_s = node_ttl_s(self.view.name, self.spec.evidence.max_age_s)
+        return later(self.proof, ttl_s) if self.proof is not None else None
 
     @property
     def restored(self) -> Ask | None:
@@ -220,6 +239,12 @@ def doubted(spec: Spec, status: Status) -> Ask | None:
     return restored if restored is not None and restored.since != status.confirmed else None
 
 
+def node_ttl_s(name: str, ttl_s: float) -> float:
+    """The node's own time to live: up to 10 % shorter than `ttl_s`, the same at every call."""
+    share = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) / 2**32
+    return ttl_s * (1 - TTL_JITTER * share)
+
+
 def is_shut(restored_since: str, confirmed: str, state: State) -> bool:
     """Whether a restore keeps a node closed, and no grant, which is given for a fault alone; "" for what there is not.
 
@@ -230,7 +255,7 @@ def is_shut(restored_since: str, confirmed: str, state: State) -> bool:
 
 def rank(level: str) -> int:
     """How much a level looks at; -1 for one that is none."""
-    return list(LEVELS).index(level) if level in LEVELS else -1
+    return _RANKS.get(level, -1)
 
 
 def _examined(view: View, spec: Spec, status: Status) -> Evidence:

@@ -58,7 +58,8 @@ ORDER: tuple[Rule, ...] = (
     # Not reported yet, and not reported any more: the second needs a first report.
     doubt("NODE_UNREPORTED", suspect_or_new, conditions.unreported, "kubelet has not reported the node's status yet"),
     doubt("NODE_UNKNOWN", conditions.suspect_or_testing, lambda node: node.kubelet == "Unknown", _STOPPED),
-    # A test at work withdraws the evidence, so before the doubt that there is none; a restore may have forgotten why.
+    # A test at work withdraws the evidence, so before the doubt that there is none; after a restore
+    # the request itself may be of the snapshot.
     after_restore(conditions.tested_at_work),
     conditions.tested_at_work,
     # Whose evidence it is. Without a key nothing can be; of a new boot the agent knows before there is any.
