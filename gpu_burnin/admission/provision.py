@@ -253,14 +253,7 @@ def _parts(wanted: Wanted, carry: tuple[int, str]) -> dict[str, Any]:
 
 
 def _with(identity: Identity, carry: tuple[int, str]) -> Identity:
-    return Identity(
-        identity.host_key,
-        identity.machine_id,
-        identity.allow_simulated,
-        identity.addresses,
-        identity.dns_names,
-        *carry,
-    )
+    return replace(identity, carried_sequence=carry[0], carried_report_sha256=carry[1])
 
 
 def _carried(old: NodeAdmission | None, wanted: Wanted, carried: Mapping[str, tuple[int, str]]) -> tuple[int, str]:

@@ -2,7 +2,7 @@
 
 The ledger of before is read from etcd itself while no API server writes any more. What it knew and the snapshot does
 not goes into the entries that came back: identities with the highest sequences, what people asked, and for each node
-whose entry moved back the restore itself, which keeps new work away until agent or test have spoken (decide/restored).
+whose entry moved back the restore itself, which keeps new work away until agent or test have spoken (decide/facts).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, admissions_path
+from gpu_burnin.admission.decide.facts import doubted
 from gpu_burnin.admission.decide.nodes import gated
-from gpu_burnin.admission.decide.restored import doubted
 from gpu_burnin.admission.decide.words import sentence
 from gpu_burnin.admission.provision import THREADS, define
 from gpu_burnin.admission.view import Node

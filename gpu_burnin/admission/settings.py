@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from gpu_burnin.admission.approve import InventoryNode
 from gpu_burnin.admission.calendar import Window, read_calendar
 from gpu_burnin.admission.schedule.rules import TestRules, parse_tests
-from gpu_burnin.admission.view import Rules
+from gpu_burnin.admission.view import Rules, RuleSeconds
 from gpu_burnin.api.heartbeat import RENEW_S
 from gpu_burnin.api.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.errors import GpuBurninError
@@ -30,19 +30,6 @@ _LISTEN = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\s:]+):(\d{1,5})")
 
 class SettingsError(GpuBurninError):
     """A configuration that cannot be used; the message names file and key."""
-
-
-@dataclass(frozen=True)
-class RuleSeconds:
-    """The times of view.Rules that the configuration can set, in seconds."""
-
-    hold_deadline_s: float = Rules.hold_deadline_s
-    maintenance_before_s: float = Rules.maintenance_before_s
-    request_timeout_s: float = Rules.request_timeout_s
-    settle_s: float = Rules.settle_s
-    retry_s: float = Rules.retry_s
-    gpus_grace_s: float = Rules.gpus_grace_s
-    agent_silent_s: float = Rules.agent_silent_s
 
 
 @dataclass(frozen=True)
@@ -91,8 +78,7 @@ class AdmitterConfig:
     @property
     def decision_rules(self) -> Rules:
         """What decisions depend on."""
-        seconds = {f.name: getattr(self.rules, f.name) for f in fields(RuleSeconds)}
-        return Rules(self.names, **seconds, confirm_power_cycle=self.confirm_power_cycle)
+        return Rules(**vars(self.rules), names=self.names, confirm_power_cycle=self.confirm_power_cycle)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -123,14 +109,7 @@ def read_settings(path: Path) -> AdmitterConfig:
         raise SettingsError(f"{path}: {error}; correct the key, or leave it out for its default") from error
     except GpuBurninError as error:
         raise SettingsError(f"{path}: {error}") from error
-    config = AdmitterConfig(
-        **{
-            **{f.name: getattr(config, f.name) for f in fields(AdmitterConfig)},
-            "identity": config.identity or socket.gethostname(),
-            "tests": tests,
-            "calendar": calendar,
-        }
-    )
+    config = replace(config, identity=config.identity or socket.gethostname(), tests=tests, calendar=calendar)
     if problem := _problem(config):
         raise SettingsError(f"{path}: {problem}")
     config.inventory_nodes()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -12,7 +11,7 @@ from gpu_burnin.api.agent_note import AgentNote, Maintenance
 from gpu_burnin.api.evidence import Statement
 from gpu_burnin.api.heartbeat import RENEW_S
 from gpu_burnin.api.names import Names
-from gpu_burnin.api.record import NodeAdmission, Status
+from gpu_burnin.api.record import NodeAdmission
 from gpu_burnin.types import JSON
 
 # A Node as the API server sends it (the service keeps only what decide() reads), and a JSON Patch (RFC 6902).
@@ -72,10 +71,9 @@ class HeartbeatState:
 
 
 @dataclass(frozen=True)
-class Rules:
-    """The admitter's settings that decisions depend on. Shares are of the fleet's GPU nodes."""
+class RuleSeconds:
+    """The times that decisions depend on, in seconds, as the admitter's configuration sets them."""
 
-    names: Names = field(default_factory=Names)
     # The longest that a pod's hold is respected.
     hold_deadline_s: float = 7 * 86400.0
     maintenance_before_s: float = 3600.0
@@ -87,10 +85,17 @@ class Rules:
     retry_s: float = 900.0
     # For how long kubelet may offer too few GPUs: a device plugin that starts again offers none for a moment.
     gpus_grace_s: float = 120.0
-    # Whether a power cycle that a FAIL asked for has to be confirmed before the node is let in again.
-    confirm_power_cycle: bool = True
     # For how long an agent may be silent: five of its heartbeats.
     agent_silent_s: float = 5 * RENEW_S
+
+
+@dataclass(frozen=True)
+class Rules(RuleSeconds):
+    """The admitter's settings that decisions depend on. Shares are of the fleet's GPU nodes."""
+
+    names: Names = field(default_factory=Names)
+    # Whether a power cycle that a FAIL asked for has to be confirmed before the node is let in again.
+    confirm_power_cycle: bool = True
 
 
 @dataclass(frozen=True)
@@ -113,23 +118,3 @@ class View:
     test: str = ""
     test_why: str = ""
     paused: str = ""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What has to change. Patches are None where nothing is to change; the ledger (`status`) is written first.
-
-    `needs` is the budget that has to grant it: without that the service writes `withheld(decision, why)` instead.
-    `evict` are the pods to be asked to leave now, by the eviction API; `pod_events` are pods that get one event with
-    this sentence. `wake_at` is when time alone changes something. `opens`: the node takes work by it, which
-    waits for the end of a pause.
-    """
-
-    status: Status
-    node_patch: Patch | None = None
-    node_status_patch: Patch | None = None
-    needs: Budget | None = None
-    evict: tuple[Pod, ...] = ()
-    pod_events: tuple[tuple[Pod, str], ...] = ()
-    wake_at: datetime | None = None
-    opens: bool = False

@@ -11,7 +11,7 @@ from typing import Any
 from gpu_burnin.admission.approve import InventoryNode, judge_csr, missing_certificates, relevant
 from gpu_burnin.admission.client import KubeApi, admissions_path
 from gpu_burnin.admission.decide.nodes import DELETED, annotation, boot_id, gated, labelled_ready, trim_node
-from gpu_burnin.admission.decide.waits import LET_IN
+from gpu_burnin.admission.decide.outlook import LET_IN
 from gpu_burnin.admission.decide.words import PAUSED
 from gpu_burnin.admission.provision import entries
 from gpu_burnin.admission.view import Node

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from gpu_burnin.admission.decide import decide, trim_node
-from gpu_burnin.admission.view import Budget, Decision, Evidence, Pod, Rules, View
+from gpu_burnin.admission.decide import Decision, decide, trim_node
+from gpu_burnin.admission.view import Budget, Evidence, Pod, Rules, View
 from gpu_burnin.api.agent_note import AgentNote
 from gpu_burnin.api.evidence import Statement
 from gpu_burnin.api.names import CONDITION, LABEL_PREFIX, Names

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gpu_burnin.admission.decide.desired import condition_of, desired_state, maintenance_patch, shut
+from gpu_burnin.admission.decide.desired import (
+    DesiredState,
+    condition_patch,
+    desired_state,
+    node_patch,
+    our_taints,
+    shut,
+)
 from gpu_burnin.admission.decide.draining import draining
-from gpu_burnin.admission.decide.judge import Facts, Judged, judge
-from gpu_burnin.admission.decide.maintenance import BEGUN, OVER, Windows, began, windows
+from gpu_burnin.admission.decide.facts import Facts, TestRequest, look
+from gpu_burnin.admission.decide.finding import Finding, VerdictLabel
 from gpu_burnin.admission.decide.nodes import gated, labelled_ready
 from gpu_burnin.admission.decide.offered import GPUS_MISSING
-from gpu_burnin.admission.decide.outlook import next_of
-from gpu_burnin.admission.decide.patches import condition_patch, node_patch, our_taints
-from gpu_burnin.admission.decide.phase import Phase, without_node
-from gpu_burnin.admission.decide.plan import Plan, plan_of
-from gpu_burnin.admission.decide.remember import examined, remembered
-from gpu_burnin.admission.decide.restored import after_restore, confirmed
-from gpu_burnin.admission.decide.retest import TestRequest, retest_asked, test_request_of, why_asked
+from gpu_burnin.admission.decide.order import judge
+from gpu_burnin.admission.decide.outlook import next_of, waits_for
+from gpu_burnin.admission.decide.plan import plan_of
+from gpu_burnin.admission.decide.retest import why_asked, with_test
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
-from gpu_burnin.admission.decide.waits import waits_for
 from gpu_burnin.admission.decide.words import PAUSED, sentence
-from gpu_burnin.admission.view import Budget, Decision, Rules, View
-from gpu_burnin.api.names import ADMITTER_USER
+from gpu_burnin.admission.view import Budget, Patch, Pod, Rules, View
+from gpu_burnin.api.names import ADMITTER_USER, NO_SCHEDULE
 from gpu_burnin.api.record import (
     MOST_TRANSITIONS,
     Accepted,
     BootTests,
-    DrainRequest,
     Next,
     Request,
-    Spec,
     Status,
     Transition,
 )
@@ -39,141 +40,122 @@ from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 _SINCE = "since it was let in last"
 
 
+@dataclass(frozen=True)
+class Decision:
+    """What has to change. Patches are None where nothing is to change; the ledger (`status`) is written first.
+
+    `needs` is the budget that has to grant it: without that the service writes `withheld(decision, why)` instead.
+    `evict` are the pods to be asked to leave now, by the eviction API; `pod_events` are pods that get one event with
+    this sentence. `wake_at` is when time alone changes something. `opens`: the node takes work by it, which
+    waits for the end of a pause. `facts` are what it rests on, None where nobody says which machine the node is.
+    """
+
+    status: Status
+    node_patch: Patch | None = None
+    node_status_patch: Patch | None = None
+    needs: Budget | None = None
+    evict: tuple[Pod, ...] = ()
+    pod_events: tuple[tuple[Pod, str], ...] = ()
+    wake_at: datetime | None = None
+    opens: bool = False
+    facts: Facts | None = field(default=None, repr=False, compare=False)
+
+
 def decide(view: View, rules: Rules, now: datetime) -> Decision:
     """Everything that has to change for one node. Deciding again on the result changes nothing.
 
     A pause holds back what lets a node in and all tests, never what takes one from work.
     """
-    decision = _decide(view, rules, now, None)
-    if view.paused and decision.opens and view.record is not None and _acts(decision, view.record.status):
-        return withheld(view, decision, f"{PAUSED}: {view.paused}", None, rules, now)
+    if view.record is None:
+        return _unprovisioned(view, rules, now)
+    facts = look(view, view.record, rules, now)
+    decision = _decide(facts)
+    if view.paused and decision.opens and _acts(decision, view.record.status):
+        return withheld(decision, f"{PAUSED}: {view.paused}", None)
     return decision
 
 
-def withheld(view: View, decision: Decision, why: str, until: datetime | None, rules: Rules, now: datetime) -> Decision:
+def withheld(decision: Decision, why: str, until: datetime | None) -> Decision:
     """What is left of a decision that gets no grant: what was seen is kept, and `status.next` says what waits for what.
 
     What needs no grant, such as what a person asks or the taint of a maintenance window, is still done. Said again,
     nothing changes, though `until` moves: it is told where it is this node's turn, and else when it is looked at again.
     """
-    record = view.record
-    if record is None:
-        return Decision(decision.status)
-    if decision.needs is None or (view.paused and decision.opens):
-        rest = _stay(view, record.spec, record.status, rules, now)
-    else:
-        rest = _decide(view, rules, now, decision.needs)
-    what, why = waits_for(view.name, decision, rest, why)
+    facts, status = decision.facts, decision.status
+    if facts is None:
+        return Decision(status)
+    paused = decision.needs is None or (facts.view.paused and decision.opens)
+    rest = _stay(facts) if paused else _decide(replace(facts, denied=decision.needs))
+    becomes = f"{status.state} ({status.code})"
+    what, why = waits_for(facts.view.name, becomes, decision.needs, why, opens=rest.opens)
     its_turn = until is not None and decision.needs is Budget.JOIN
-    planned, old = Next(what, why, stamp(until) if until is not None and its_turn else ""), record.status.next
+    planned, old = Next(what, why, stamp(until) if until is not None and its_turn else ""), facts.before.next
     if old is not None and its_turn and (old.what, old.why) == (what, why):
         at = when(old.at)
-        planned = old if at is not None and at > now else planned
-    status = replace(rest.status, next=planned)
-    if decision.opens and view.node is not None and gated(view.node, rules.names):
-        status = replace(status, message=sentence(f"{decision.status.message}; it waits to be let in"))
-    return replace(rest, status=status, needs=None, wake_at=earliest(until, rest.wake_at))
+        planned = old if at is not None and at > facts.now else planned
+    kept = replace(rest.status, next=planned)
+    if decision.opens and facts.there and facts.gated:
+        kept = replace(kept, message=sentence(f"{status.message}; it waits to be let in"))
+    return replace(rest, status=kept, needs=None, wake_at=earliest(until, rest.wake_at))
 
 
-def _decide(view: View, rules: Rules, now: datetime, denied: Budget | None) -> Decision:
-    if view.record is None:
-        return _unprovisioned(view, rules, now)
-    spec, before = view.record.spec, view.record.status
-    evidence, calendar = examined(view, spec, before), windows(view, before, rules, now)
-    status = _with_maintenance(remembered(view, before, spec, evidence, now, rules), calendar, now)
-    if view.node is None:
-        phase = without_node(view, spec, status, now)
-        return Decision(_moved(status, phase, next_of(phase, None), now, accepted=status.accepted))
-    facts = Facts(view, view.node, spec, status, evidence, rules, now)
-    test_request = test_request_of(facts, calendar)
-    under_test = test_request.sent and not test_request.unanswered
-    if denied is not Budget.GATE:  # without a grant to act on what its agent said, the doubt is what keeps it closed
-        facts = replace(facts, status=confirmed(facts, test_request))
-    facts = replace(
-        facts,
-        status=_retest_done(facts, test_request),
-        unanswered=test_request.unanswered,
-        under_test=under_test,
-        asked=test_request.request is not None,
-    )
-    judged = _judged(facts, denied)
-    plan = plan_of(facts, judged, test_request, calendar, denied)
-    if test_request.unanswered and plan.test_request.request != facts.status.request:
-        # A person has asked anew: the doubt ends with the request that it was about.
-        facts = replace(facts, status=replace(facts.status, request=plan.test_request.request), unanswered="")
-        judged = _judged(facts, denied)
-        plan = plan_of(facts, judged, test_request_of(facts, calendar), calendar, denied)
-    if denied is not None and plan.needs is not None:
-        return _stay(view, spec, before, rules, now)
-    return _carried_out(facts, judged, calendar, plan)
-
-
-def _judged(facts: Facts, denied: Budget | None) -> Judged:
-    """What is true of it, without the fault where no budget granted to act on one."""
+def _decide(seen: Facts) -> Decision:
+    """The decision on what was seen, or what is done without the budget that is denied."""
+    now = seen.now
+    if not seen.there:
+        found = judge(seen)
+        shown = replace(found.shown, message=sentence(found.shown.message))
+        planned = next_of(seen, shown, TestRequest(), found.own)
+        alone = replace(seen.status, next=planned, request=None, boot_tests=None, leave=None)
+        return Decision(_moved(alone, shown, now), facts=seen)
+    facts = with_test(seen)
     judged = judge(facts)
-    return after_restore(facts, replace(judged, fault="") if denied is Budget.GATE else judged)
-
-
-def _carried_out(facts: Facts, judged: Judged, calendar: Windows, plan: Plan) -> Decision:
-    """The status and the patches of a plan."""
-    names, now, phase = facts.rules.names, facts.now, plan.phase
-    leaving = draining(facts, judged, calendar)
-    let_in = plan.open and judged.fit and not judged.due and facts.statement is not None
-    status = _moved(
+    own, plan = judged.own, plan_of(facts, judged)
+    if facts.denied is not None and plan.needs is not None:
+        return _stay(seen)
+    leaving = draining(facts, own)
+    let_in = plan.open and own.fit and not own.due and facts.statement is not None
+    status = replace(
         facts.status,
-        phase,
-        leaving.next or plan.next,
-        now,
-        _changed_since(facts) if let_in else "",
-        request=plan.test_request.request,
-        boot_tests=_boot_tests(facts, plan.test_request.request),
+        next=leaving.next or plan.next,
+        request=plan.test.request,
+        boot_tests=_boot_tests(facts, plan.test.request),
         leave=leaving.leave,
-        accepted=_accepted(facts, judged) if let_in else facts.status.accepted,
+        accepted=_accepted(facts, own) if let_in else facts.status.accepted,
     )
-    desired = desired_state(facts, judged, plan, calendar, leaving, status)
-    verified, reason = condition_of(judged, plan)
+    status = _moved(status, plan.shown, now, _changed_since(facts) if let_in else "")
+    # True for a node that may take work, and for no other.
+    verified = "True" if plan.open else "False" if own.verdict is VerdictLabel.FAIL else "Unknown"
+    asks = (ask for ask in (facts.spec.hold, facts.spec.quarantine, facts.spec.retest, facts.spec.repair) if ask)
+    since = when(status.since) if plan.shown.code == GPUS_MISSING else None
+    grace = later(since, facts.rules.gpus_grace_s) if since is not None else None
+    times = (own.expires, facts.windows.changes_at, plan.test.wake_at, leaving.pods.wake_at, when(plan.next.at), grace)
     return Decision(
         status=status,
-        node_patch=node_patch(facts.node, desired, our_taints(names)),
-        node_status_patch=condition_patch(facts.node, verified, reason, status.message, now),
+        node_patch=node_patch(
+            facts.node, desired_state(facts, own, plan, leaving, status), our_taints(facts.rules.names)
+        ),
+        node_status_patch=condition_patch(facts.node, verified, plan.shown.code, status.message, now),
         needs=plan.needs,
-        evict=leaving.evict,
-        pod_events=leaving.pod_events,
-        wake_at=_wake(facts, status, judged, calendar, plan, leaving.wake_at),
+        evict=leaving.pods.evict,
+        pod_events=leaving.pods.pod_events,
+        wake_at=earliest(*(at for at in (*times, *(when(ask.until) for ask in asks)) if at and at > now)),
         opens=plan.open,
+        facts=seen,
     )
 
 
-def _retest_done(facts: Facts, test_request: TestRequest) -> Status:
-    """The status that knows of a person's ask for a test that it was done."""
-    ask, request = retest_asked(facts), facts.status.request
-    if not test_request.answered or ask is None or request is None or request.why != why_asked(ask):
-        return facts.status
-    return replace(facts.status, retested=ask.since)
-
-
-def _boot_tests(facts: Facts, request: Request | None) -> BootTests | None:
-    """The count of an undecided boot, with a new request of ours; None once kubelet reports, which ends the doubt."""
-    if not facts.undecided_boot:
-        return facts.status.boot_tests if facts.agent_boot != facts.boot else None
-    ask = retest_asked(facts)
-    new = request is not None and request != facts.status.request
-    ours = request is not None and (ask is None or request.why != why_asked(ask))
-    asked = facts.boot_tests + (new and ours)
-    return BootTests(facts.agent_boot, asked) if asked else None
-
-
-def _stay(view: View, spec: Spec, before: Status, rules: Rules, now: datetime) -> Decision:
+def _stay(facts: Facts) -> Decision:
     """The node stays as it is, but for what was seen and for the taint of a maintenance window.
 
     A pause holds back the end of a window, and not its begin.
     """
-    evidence = examined(view, spec, before)
-    calendar = windows(view, before, rules, now)
-    status = _with_maintenance(remembered(view, before, spec, evidence, now, rules), calendar, now)
-    stays = view.node is None or (view.paused and not calendar.why)
-    patch = maintenance_patch(view.node, calendar, rules.names) if view.node is not None and not stays else None
-    return Decision(status, patch, wake_at=calendar.changes_at)
+    window, maintenance = facts.windows, facts.rules.names.maintenance
+    patch = None
+    if facts.there and (window.why or not facts.view.paused):
+        desired = DesiredState({(maintenance, NO_SCHEDULE): ""} if window.why else {})
+        patch = node_patch(facts.node, desired, (maintenance,))
+    return Decision(facts.status, patch, wake_at=window.changes_at, facts=facts)
 
 
 def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
@@ -183,75 +165,51 @@ def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
     node, names = view.node, rules.names
     if node is None or not (gated(node, names) or labelled_ready(node)):
         return Decision(status)
-    was_open = not gated(node, names)
     patch = node_patch(node, shut(node, names), (names.preflight,))
     said_patch = condition_patch(node, "Unknown", status.code, message, now)
-    return Decision(status, patch, said_patch, Budget.GATE if was_open else None)
+    return Decision(status, patch, said_patch, None if gated(node, names) else Budget.GATE)
 
 
-def _moved(
-    status: Status,
-    phase: Phase,
-    planned: Next,
-    now: datetime,
-    more: str = "",
-    *,
-    accepted: Accepted | None,
-    request: Request | None = None,
-    boot_tests: BootTests | None = None,
-    leave: DrainRequest | None = None,
-) -> Status:
+def _boot_tests(facts: Facts, request: Request | None) -> BootTests | None:
+    """The count of an undecided boot, with a new request of ours; None once kubelet reports, which ends the doubt."""
+    if not facts.undecided_boot:
+        return facts.status.boot_tests if facts.agent_boot != facts.boot else None
+    new = request is not None and request != facts.status.request
+    ours = request is not None and (facts.retest is None or request.why != why_asked(facts.retest))
+    asked = facts.boot_tests + (new and ours)
+    return BootTests(facts.agent_boot, asked) if asked else None
+
+
+def _moved(status: Status, shown: Finding, now: datetime, more: str = "") -> Status:
     """The status at another place, with the transition where there is one; `more` is what that one tells besides."""
-    # What has changed of the hardware is said as long as this admission holds, not in the first look alone.
-    kept = status.message.startswith(f"{phase.message}; {_SINCE}") and not more
-    moved = replace(
-        status,
-        message=status.message if kept else phase.message,
-        next=planned,
-        request=request,
-        boot_tests=boot_tests,
-        leave=leave,
-        accepted=accepted,
-    )
-    if (status.state, status.code) == (phase.state, phase.code) and status.since:
-        return moved
-    time = stamp(now)
-    who, message = phase.who or ADMITTER_USER, sentence(f"{phase.message}; {more}" if more else phase.message)
-    step = Transition(time, str(status.state), str(phase.state), phase.code, message, who)
-    moved = replace(moved, state=phase.state, code=phase.code, since=time, message=message)
+    if (status.state, status.code) == (shown.state, shown.code) and status.since:
+        # What has changed of the hardware is said as long as this admission holds, not in the first look alone.
+        kept = status.message.startswith(f"{shown.message}; {_SINCE}") and not more
+        return status if kept else replace(status, message=shown.message)
+    time, message = stamp(now), sentence(f"{shown.message}; {more}" if more else shown.message)
+    step = Transition(time, str(status.state), str(shown.state), shown.code, message, shown.who or ADMITTER_USER)
     newest = status.transitions[-1] if status.transitions else None
-    if newest is not None and (newest.at, newest.after, newest.code) == (step.at, step.after, step.code):
-        return moved  # the begin of a maintenance window, which is told already
-    return _with_transition(moved, step)
-
-
-def _with_transition(status: Status, step: Transition) -> Status:
-    return replace(status, transitions=(*status.transitions, step)[-MOST_TRANSITIONS:])
-
-
-def _with_maintenance(status: Status, calendar: Windows, now: datetime) -> Status:
-    """The begin and the end of a window stand among the transitions, whatever state the node is in."""
-    here = str(status.state)
-    if calendar.why and not began(status):
-        return _with_transition(status, Transition(stamp(now), here, here, BEGUN, calendar.why, ADMITTER_USER))
-    if not calendar.why and not calendar.unknown and began(status):
-        return _with_transition(status, Transition(stamp(now), here, here, OVER, "the window is over", ADMITTER_USER))
-    return status
+    # The begin of a maintenance window is told already.
+    told = newest is not None and (newest.at, newest.after, newest.code) == (step.at, step.after, step.code)
+    transitions = status.transitions if told else (*status.transitions, step)[-MOST_TRANSITIONS:]
+    return replace(status, state=shown.state, code=shown.code, since=time, message=message, transitions=transitions)
 
 
 def _changed_since(facts: Facts) -> str:
     """What of the hardware is not as it was when the node was last let in, at the moment it is let in again."""
-    old, statement = facts.status.accepted, facts.statement
-    if old is None or statement is None or old.hardware_sha256 == statement.hardware_sha256:
+    old = facts.status.accepted
+    if old is None or old.hardware_sha256 == facts.signed.hardware_sha256:
         return ""
     return f"{_SINCE}: {difference(old.hardware, facts.evidence.hardware) or UNNAMED}"
 
 
-def _accepted(facts: Facts, judged: Judged) -> Accepted:
-    statement, old = facts.statement, facts.status.accepted
-    assert statement is not None
-    expires = stamp(judged.expires) if judged.expires is not None else ""
-    new = Accepted(
+def _accepted(facts: Facts, own: Finding) -> Accepted:
+    statement, old = facts.signed, facts.status.accepted
+    expires = stamp(own.expires) if own.expires is not None else ""
+    same = statement.boot_id, statement.sequence, statement.report_sha256
+    if old is not None and (old.boot_id, old.sequence, old.report_sha256) == same:
+        return replace(old, expires_at=expires)
+    return Accepted(
         sequence=statement.sequence,
         boot_id=statement.boot_id,
         report_sha256=statement.report_sha256,
@@ -263,21 +221,6 @@ def _accepted(facts: Facts, judged: Judged) -> Accepted:
         simulated=statement.simulated,
         hardware=bounded(facts.evidence.hardware),
     )
-    if old is None or (old.boot_id, old.sequence, old.report_sha256) != (new.boot_id, new.sequence, new.report_sha256):
-        return new
-    return replace(old, expires_at=expires)
-
-
-def _wake(
-    facts: Facts, status: Status, judged: Judged, calendar: Windows, plan: Plan, leaving: datetime | None
-) -> datetime | None:
-    spec = facts.spec
-    asks = (when(ask.until) for ask in (spec.hold, spec.quarantine, spec.retest, spec.repair) if ask is not None)
-    planned = when(plan.next.at)
-    since = when(status.since) if plan.phase.code == GPUS_MISSING else None
-    grace = later(since, facts.rules.gpus_grace_s) if since is not None else None
-    times = (judged.expires, calendar.changes_at, plan.test_request.wake_at, leaving, planned, grace, *asks)
-    return earliest(*(time for time in times if time is not None and time > facts.now))
 
 
 def _acts(decision: Decision, old: Status) -> bool:

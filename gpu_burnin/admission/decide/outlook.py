@@ -1,12 +1,17 @@
-"""What comes next for a node, why and when: always something. Pure."""
+"""What comes next for a node, why and when: always something; and what is said where there is no grant. Pure."""
 
 from __future__ import annotations
 
-from gpu_burnin.admission.decide.judge import Judged
-from gpu_burnin.admission.decide.phase import Phase
-from gpu_burnin.admission.decide.times import stamp, when
-from gpu_burnin.api.record import Next, Request, State
+from gpu_burnin.admission.decide.facts import Facts, TestRequest
+from gpu_burnin.admission.decide.finding import Finding
+from gpu_burnin.admission.decide.maintenance import BEGUN
+from gpu_burnin.admission.decide.offered import GPUS_MISSING
+from gpu_burnin.admission.decide.times import later, stamp, when
+from gpu_burnin.admission.decide.words import PAUSED
+from gpu_burnin.admission.view import Budget
+from gpu_burnin.api.record import Next, State
 
+LET_IN, TAKEN_OUT = "let in", "taken from work"
 _AWAITED = {
     "AGENT_BOOT": "its agent has to speak in this boot",
     "AGENT_SILENT": "its agent has to be heard again (gpu-burnin-watch on the node)",
@@ -27,30 +32,55 @@ _AWAITED = {
 }
 
 
-def _time(text: str) -> str:
-    moment = when(text)
-    return stamp(moment) if moment is not None else ""
-
-
-def next_of(phase: Phase, request: Request | None, judged: Judged | None = None, *, unanswered: bool = False) -> Next:
+def next_of(facts: Facts, shown: Finding, test: TestRequest, own: Finding) -> Next:
     """What comes next at this place, where nothing more is known than the place."""
-    if request is not None and unanswered:
-        why = (
-            f"the test of level {request.level} has no result: look at gpu-burnin-watch on the node; muster node retest"
-        )
-        return Next("judged again", f"{why} asks anew")
+    request, until = test.request, stamp(end) if (end := when(shown.until)) is not None else ""
+    if request is not None and test.unanswered:
+        why = f"the test of level {request.level} has no result: look at gpu-burnin-watch on the node"
+        return Next("judged again", f"{why}; muster node retest asks anew")
     if request is not None:
         return Next("judged by its test", f"level {request.level}, asked for at {request.since}: {request.why}")
-    if phase.state is State.READY:
-        expires = stamp(judged.expires) if judged is not None and judged.expires is not None else ""
+    if shown.note and shown.code == GPUS_MISSING:
+        since = when(facts.status.since) if facts.status.code == GPUS_MISSING else None
+        at = stamp(later(since or facts.now, facts.rules.gpus_grace_s))
+        return Next("kept from new work", "unless kubelet offers all its GPUs by then", at)
+    if shown.note and shown.code == BEGUN:
+        over = facts.windows.changes_at
+        return Next("open to new work and tested", "when the maintenance is over", stamp(over) if over else "")
+    if shown.state is State.READY:
+        expires = stamp(own.expires) if own.expires is not None else ""
         return Next("tested again", "its proof ends then, or earlier by the schedule", expires)
-    if phase.state is State.REPAIRING:
-        return Next("tested", "when it comes back from repair", _time(phase.until))
-    if phase.state is State.HELD:
-        return Next("judged again", f"when {phase.who} lets it go", _time(phase.until))
-    if phase.state is State.QUARANTINED and phase.who:
-        return Next("judged again", f"its work is asked to leave, until {phase.who} lets it go", _time(phase.until))
-    if phase.state is State.QUARANTINED:
+    if shown.state is State.REPAIRING:
+        return Next("tested", "when it comes back from repair", until)
+    if shown.state is State.HELD:
+        return Next("judged again", f"when {shown.who} lets it go", until)
+    if shown.state is State.QUARANTINED and shown.who:
+        return Next("judged again", f"its work is asked to leave, until {shown.who} lets it go", until)
+    if shown.state is State.QUARANTINED:
         return Next("repaired", "its work is asked to leave, then playbooks/repair.yml does what was found asks for")
-    why = _AWAITED.get(phase.code, "it needs a pass of a new burn-in, or what the code asks for")
-    return Next("judged again", why)
+    return Next("judged again", _AWAITED.get(shown.code, "it needs a pass of a new burn-in, or what the code asks for"))
+
+
+def waits_for(name: str, becomes: str, leave: Budget | None, why: str, *, opens: bool) -> tuple[str, str]:
+    """What comes when there is leave, and why it does not; `opens`: without it the node takes new work.
+
+    What a person asks is never held back, so each budget but that of joins names the ask that ends the wait.
+    """
+    if leave is Budget.JOIN:
+        return LET_IN, why
+    if leave is None or why.startswith(PAUSED):
+        return ("tested" if leave is Budget.TEST else becomes), why
+    if leave is Budget.EXPIRE:
+        what = "kept from new work and tested, since its proof is old"
+        return what, f"{why}; it works on, and `muster node retest {name}` has it tested all the same"
+    if leave is Budget.TEST:
+        return "tested", f"{why}; `muster node retest {name}` has it tested all the same"
+    if opens:
+        return TAKEN_OUT, (
+            f"{why}; meanwhile it takes new work: `muster node hold {name}` keeps that away, `muster node quarantine "
+            f"{name}` also asks the work on it to leave"
+        )
+    return becomes, (
+        f"{why}; meanwhile it takes no new work, and what runs on it stays: `muster node quarantine {name}` asks that "
+        "to leave"
+    )

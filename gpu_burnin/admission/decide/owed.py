@@ -8,7 +8,6 @@ from datetime import datetime
 from gpu_burnin.admission.decide.times import LONG_AGO, stamp, when
 from gpu_burnin.admission.decide.words import fault
 from gpu_burnin.admission.view import Evidence
-from gpu_burnin.api.evidence import Statement
 from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.api.record import PowerCycle, Spec
 from gpu_burnin.system.canonical import canonical_json
@@ -32,24 +31,16 @@ def owed(before: PowerCycle | None, evidence: Evidence, now: datetime) -> PowerC
 
 
 def settled(debt: PowerCycle, spec: Spec, evidence: Evidence) -> bool:
-    """Whether it is owed no more: somebody says that the power was off, or the number of GPUs was wrong."""
-    return _confirmed(debt, spec) or _miscounted(debt, spec, evidence)
+    """Whether it is owed no more: somebody says that the power was off since, or the number of GPUs was wrong.
 
-
-def _confirmed(debt: PowerCycle, spec: Spec) -> bool:
-    """Whether who asks for a test or repairs the node says that its power was off since the fault."""
-    since = when(debt.since)
-    asks = (ask for ask in (spec.retest, spec.repair) if ask is not None and ask.power_cycled)
-    return since is not None and any((when(ask.since) or LONG_AGO) >= since for ask in asks)
-
-
-def _miscounted(debt: PowerCycle, spec: Spec, evidence: Evidence) -> bool:
-    """Whether the very GPUs pass that were too few or too many, now that the inventory names their number.
-
-    Both runs have signed which GPUs they saw. Without a number in the inventory a run expects as many as the PCI bus
-    shows, of which one may have fallen off since.
+    That it was is known when the very GPUs pass that were too few or too many, now that the inventory names their
+    number. Both runs have signed which GPUs they saw. Without a number in the inventory a run expects as many as the
+    PCI bus shows, of which one may have fallen off since.
     """
-    statement: Statement | None = evidence.statement
+    since, statement = when(debt.since), evidence.statement
+    asks = (ask for ask in (spec.retest, spec.repair) if ask is not None and ask.power_cycled)
+    if since is not None and any((when(ask.since) or LONG_AGO) >= since for ask in asks):
+        return True
     if not debt.gpus_sha256 or statement is None or evidence.code is not None:
         return False
     proven = statement.verdict is Verdict.PASS and (spec.identity.allow_simulated or not statement.simulated)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gpu_burnin.admission.client import Object
-from gpu_burnin.admission.decide.restored import is_shut
+from gpu_burnin.admission.decide.facts import is_shut
 from gpu_burnin.admission.decide.retest import overdue_at
 from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.service.packed import PackedStore
@@ -33,7 +33,7 @@ class Summary:
     """Of a NodeAdmission what is asked of all at once. `asked_until`: so long a person asks, None where nobody does.
 
     `tested_until` is when the test that was asked for should have an answer, None where there is none.
-    `shut_by_restore` is as in decide/restored.py.
+    `shut_by_restore` is as in decide/facts.py.
     """
 
     state: State
@@ -118,26 +118,16 @@ class Nodes(PackedStore):
     def put(self, item: Object, *, listed: bool = False) -> str:
         """See Store."""
         name, version = str(item["metadata"]["name"]), str(item["metadata"]["resourceVersion"])
-        if not self._packed.news(name, version, listed):
+        if not self._is_news(name, version, listed):
             return ""
         trimmed = dict(self._trim(item))
         trimmed["metadata"] = {k: v for k, v in trimmed["metadata"].items() if k != "resourceVersion"}
-        _, changed = self._packed.keep(name, version, trimmed, listed)
+        _, changed = self._keep(name, version, trimmed, listed)
         return name if changed else ""
-
-    def drop(self, name: str) -> str:
-        """See Store."""
-        return name if self._packed.drop(name) else ""
 
     def get(self, name: str) -> Mapping[str, Any] | None:
         """The trimmed Node, with its version."""
-        found = self._packed.get(name)
-        if found is None:
-            return None
-        version, node = found
-        node["metadata"]["resourceVersion"] = version
-        made: Mapping[str, Any] = node
-        return made
+        return self._find(name)
 
 
 class Records(PackedStore):
@@ -145,7 +135,7 @@ class Records(PackedStore):
 
     def __init__(self, names: Names, rules: Rules | None = None) -> None:
         super().__init__()
-        self._names, self._rules = names, rules or Rules(names)
+        self._names, self._rules = names, rules or Rules(names=names)
         self.summaries: dict[str, Summary] = {}
         self._asked: set[str] = set()
         self._held_back: dict[State, set[str]] = {state: set() for state in HELD_BACK}
@@ -156,12 +146,12 @@ class Records(PackedStore):
         """See Store."""
         metadata = item["metadata"]
         name, version = str(metadata["name"]), str(metadata["resourceVersion"])
-        if not self._packed.news(name, version, listed):
+        if not self._is_news(name, version, listed):
             return ""
         spec, status = item.get("spec") or {}, item.get("status") or {}
         document = {"metadata": {"name": name, "uid": metadata.get("uid", "")}, "spec": spec, "status": status}
         with self._lock:
-            fresh, changed = self._packed.keep(name, version, document, listed)
+            fresh, changed = self._keep(name, version, document, listed)
             if fresh:
                 self._index(name, _summary(spec, status, self._rules))
                 identity = spec.get("identity") or {}
@@ -173,16 +163,12 @@ class Records(PackedStore):
         with self._lock:
             self._index(name, None)
             self.addresses.pop(name, None)
-            return name if self._packed.drop(name) else ""
+            return super().drop(name)
 
     def get(self, name: str) -> NodeAdmission | None:
         """One record. Raises RecordError when it cannot be read."""
-        found = self._packed.get(name)
-        if found is None:
-            return None
-        version, document = found
-        document["metadata"]["resourceVersion"] = version
-        return parse(document)
+        found = self._find(name)
+        return parse(found) if found is not None else None
 
     def held_back(self, *states: State) -> set[str]:
         """Nodes in these states that had been let in, of which no person asks anything now.

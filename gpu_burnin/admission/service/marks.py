@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_burnin.admission.decide.patches import our_taints
+from gpu_burnin.admission.decide.desired import our_taints
 from gpu_burnin.admission.view import Patch
 from gpu_burnin.api.names import LABEL_PREFIX, Names
 

@@ -11,9 +11,10 @@ from typing import Any
 from gpu_burnin.admission.calendar import Window, windows
 from gpu_burnin.admission.calendar import changes_at as calendar_changes_at
 from gpu_burnin.admission.client import JSON_TYPE, METADATA_ONLY, Conflict, KubeApi, Object, admissions_path, node_path
-from gpu_burnin.admission.decide import decide, gated, withheld
-from gpu_burnin.admission.decide.patches import map_patch, version_test
-from gpu_burnin.admission.decide.watched import AGENT_SILENT
+from gpu_burnin.admission.decide import Decision, decide, gated, withheld
+from gpu_burnin.admission.decide.desired import map_patch, version_test
+from gpu_burnin.admission.decide.finding import AGENT_SILENT
+from gpu_burnin.admission.decide.times import earliest
 from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.admission.service.budgets import GRANTED, Budgets
 from gpu_burnin.admission.service.cache import Nodes, Pods, Records
@@ -23,7 +24,7 @@ from gpu_burnin.admission.service.journal import EventRecorder, Journal, node_re
 from gpu_burnin.admission.service.marks import Marks
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.verify import Verifier
-from gpu_burnin.admission.view import Budget, Decision, Evidence, HeartbeatState, Patch, Rules, View
+from gpu_burnin.admission.view import Budget, Evidence, HeartbeatState, Patch, Rules, View
 from gpu_burnin.api.agent_note import AgentNote
 from gpu_burnin.api.names import KIND, LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.api.record import NodeAdmission, State, Status, parse, status_document
@@ -95,7 +96,7 @@ class Reconciler:
                 until = now + timedelta(seconds=wait_s)
                 if wait_s < SHORT_WAIT_S:
                     return until
-                decision = withheld(view, decision, grant.why, until, self.rules, now)
+                decision = withheld(decision, grant.why, until)
                 self._denied(budget, view, grant.why, decision)
         self._served(view, decision)
         try:
@@ -107,9 +108,7 @@ class Reconciler:
             self.budgets.settled(name)
             if budget is Budget.JOIN:
                 self.metrics.add("joins")
-        wake_at = _earliest(
-            decision.wake_at, self._evict(view, decision), calendar_changes_at(self.calendar, name, now)
-        )
+        wake_at = earliest(decision.wake_at, self._evict(view, decision), calendar_changes_at(self.calendar, name, now))
         return now if changed_meanwhile else wake_at
 
     def view(self, name: str, record: NodeAdmission | None, node: Mapping[str, Any] | None, now: datetime) -> View:
@@ -301,7 +300,3 @@ def _of_version(patch: Patch, version: str) -> Patch:
 def _overlap(old: Sequence[object], new: Sequence[object]) -> int:
     """How many of the first of `new` are the last of `old`: only the newest are kept."""
     return next((n for n in range(min(len(old), len(new)), 0, -1) if tuple(old[-n:]) == tuple(new[:n])), 0)
-
-
-def _earliest(*moments: datetime | None) -> datetime | None:
-    return min((moment for moment in moments if moment is not None), default=None)

@@ -21,8 +21,7 @@ from gpu_burnin.admission.client import (
     admissions_path,
 )
 from gpu_burnin.admission.decide import trim_node
-from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
-from gpu_burnin.admission.decide.watched import AGENT_SILENT
+from gpu_burnin.admission.decide.finding import AGENT_SILENT, LEDGER_RESTORED
 from gpu_burnin.admission.schedule.pick import Choice, Row, overdue, pick
 from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_burnin.admission.decide.nodes import annotation
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.sshsig import signature_holds
 from gpu_burnin.admission.view import Evidence
@@ -27,7 +28,7 @@ class Verifier:
 
     def evidence(self, record: NodeAdmission, node: Mapping[str, Any]) -> Evidence:
         """The node's evidence, judged by its pinned host key alone: what the record remembers is decide()'s."""
-        text = _annotation(node, self.names.evidence)
+        text = annotation(node, self.names.evidence)
         if text is None:
             return Evidence()
         name, key = record.name, record.spec.identity.host_key
@@ -48,7 +49,7 @@ class Verifier:
 
     def agent(self, node: Mapping[str, Any]) -> AgentNote | None:
         """The agent's note, None where there is none that can be read."""
-        text = _annotation(node, self.names.agent)
+        text = annotation(node, self.names.agent)
         try:
             return None if text is None else read_note(text)
         except NoteError:
@@ -67,8 +68,3 @@ class Verifier:
             known = (digest, holds)
             self._known[name] = known
         return known[1]
-
-
-def _annotation(node: Mapping[str, Any], key: str) -> str | None:
-    value = (node["metadata"].get("annotations") or {}).get(key)
-    return None if value is None else str(value)

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.decide import gated
+from gpu_burnin.admission.decide.finding import ASKED_CODES
 from gpu_burnin.admission.decide.nodes import effects, labelled_ready
-from gpu_burnin.admission.decide.phase import ASKED_CODES
+from gpu_burnin.admission.decide.outlook import TAKEN_OUT
 from gpu_burnin.admission.decide.retest import why_asked
-from gpu_burnin.admission.decide.waits import TAKEN_OUT
 from gpu_burnin.admission.view import Node
 from gpu_burnin.admission.waiting import read
 from gpu_burnin.api.names import NO_SCHEDULE, Names

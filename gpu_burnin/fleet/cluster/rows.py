@@ -9,8 +9,8 @@ from typing import Any
 
 from gpu_burnin.admission.decide import DELETED, condition, gated
 from gpu_burnin.admission.decide.nodes import effects, labelled_ready
+from gpu_burnin.admission.decide.outlook import TAKEN_OUT
 from gpu_burnin.admission.decide.times import when
-from gpu_burnin.admission.decide.waits import TAKEN_OUT
 from gpu_burnin.admission.view import Node
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import State

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_burnin.admission.decide.judge import LEDGER_RESTORED
+from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
 from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.admissions import Snapshot
 from gpu_burnin.fleet.cluster.rows import NEEDS_PERSON, Row, names_of

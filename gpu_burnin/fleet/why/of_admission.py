@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpu_burnin.admission.decide.waits import TAKEN_OUT
+from gpu_burnin.admission.decide.outlook import TAKEN_OUT
 from gpu_burnin.api.agent_note import AgentNote, Maintenance, NoteError, read_note
 from gpu_burnin.api.names import ADMITTER_USER, Names
 from gpu_burnin.api.record import Ask, NodeAdmission, State, Tested, Transition

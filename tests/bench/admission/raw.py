@@ -78,7 +78,7 @@ def _patches(item: Object, node: Object, verifier: Verifier, now: datetime) -> t
     record, trimmed = parse(item), trim_node(node)
     evidence = verifier.evidence(record, trimmed)
     view = View(record.name, record, trimmed, evidence=evidence, agent=verifier.agent(trimmed))
-    decision = decide(view, Rules(NAMES), now)
+    decision = decide(view, Rules(names=NAMES), now)
     if decision.node_patch is None or decision.node_status_patch is None:
         raise RuntimeError(f"{record.name} is not admitted: {decision.status.message}")
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": record.version}

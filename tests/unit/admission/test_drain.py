@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from gpu_burnin.admission.drain import leave_annotation, who_leaves
+from gpu_burnin.admission.decide.draining import leave_annotation, who_leaves
 from gpu_burnin.admission.view import Pod, Rules
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import DrainRequest, RecordError

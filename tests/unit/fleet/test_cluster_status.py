@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.decide.waits import TAKEN_OUT
+from gpu_burnin.admission.decide.outlook import TAKEN_OUT
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.cluster import admissions, status_page, status_text
 from gpu_burnin.fleet.monitoring.numbers import nothing

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin import job
-from gpu_burnin.admission.drain import leave_annotation
+from gpu_burnin.admission.decide.draining import leave_annotation
 from gpu_burnin.api.record import DrainRequest
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.job import asked_to_leave

@@ -44,7 +44,7 @@ def braked(view: View) -> View:
     for _ in range(4):
         decision = decide(view, RULES, NOW)
         if decision.needs is Budget.GATE:
-            decision = withheld(view, decision, BRAKE, NOW + timedelta(minutes=1), RULES, NOW)
+            decision = withheld(decision, BRAKE, NOW + timedelta(minutes=1))
         after = carried_out(view, decision)
         if after == view:
             return after
@@ -56,7 +56,7 @@ def shows(view: View) -> Seen:
     """What the Node shows of a view that is settled under the brake."""
     decision = decide(view, RULES, NOW)
     if decision.needs is Budget.GATE:
-        still = withheld(view, decision, BRAKE, NOW + timedelta(minutes=1), RULES, NOW)
+        still = withheld(decision, BRAKE, NOW + timedelta(minutes=1))
         assert (still.node_patch, still.node_status_patch, still.evict) == (None, None, ())
         decision = still
     return shown(view, decision)

@@ -87,7 +87,7 @@ def test_where_a_share_is_reached_such_a_fault_leaves_it_closed_and_its_work_on_
     for _ in range(3):
         decision = decide(view, RULES, NOW)
         assert decision.needs is Budget.GATE
-        left = withheld(view, decision, "the share is reached", NOW + timedelta(minutes=1), RULES, NOW)
+        left = withheld(decision, "the share is reached", NOW + timedelta(minutes=1))
         shown_now = shown(view, left)
         assert (shown_now.state, shown_now.code, shown_now.evict) == ("suspect", "LEDGER_RESTORED", ())
         assert shown_now.taints == {"preflight:NoSchedule"} and left.status.highest_sequence == 9
@@ -120,12 +120,12 @@ def test_the_test_of_a_node_that_nobody_can_confirm_has_a_place_among_the_others
     decision = decide(closed, RULES, LATER)
     assert (decision.needs, decision.status.code) == (Budget.TEST, "LEDGER_RESTORED")
     assert decision.status.request is not None
-    left = withheld(closed, decision, "2 of 100 are tested", LATER + timedelta(minutes=1), RULES, LATER)
+    left = withheld(decision, "2 of 100 are tested", LATER + timedelta(minutes=1))
     waits = carried_out(closed, left)
     assert (left.status.request, left.status.code) == (None, "LEDGER_RESTORED")
     assert left.status.next is not None and left.status.next.why.startswith("2 of 100 are tested; ")
     later = LATER + timedelta(minutes=1)
-    again = withheld(waits, decide(waits, RULES, later), "2 of 100 are tested", None, RULES, later)
+    again = withheld(decide(waits, RULES, later), "2 of 100 are tested", None)
     assert again.status == left.status, "nothing is written while it waits"
     assert seen(changed(waits, pods=(GPU_POD,)), LATER).needs is None, "its work stays"
     ask = Ask("ann", "look", stamp(LATER))
@@ -140,7 +140,7 @@ def test_a_node_whose_test_would_be_due_at_once_is_closed_without_leave() -> Non
     decision = decide(view, RULES, NOW)
     left = decision
     if decision.needs is not None:
-        left = withheld(view, decision, "no place", NOW + timedelta(minutes=1), RULES, NOW)
+        left = withheld(decision, "no place", NOW + timedelta(minutes=1))
     shut = shown(view, left)
     assert (shut.code, shut.taints, shut.request) == ("LEDGER_RESTORED", {"preflight:NoSchedule"}, "")
 
@@ -190,7 +190,7 @@ def test_a_node_of_after_the_snapshot_begins_with_what_was_seen_of_it() -> None:
 
 def test_a_brake_that_denies_the_way_back_leaves_it_closed() -> None:
     spoken = changed(settled(restored()), agent=SPOKEN)
-    left = carried_out(spoken, withheld(spoken, decide(spoken, RULES, NOW), "others are before it", None, RULES, NOW))
+    left = carried_out(spoken, withheld(decide(spoken, RULES, NOW), "others are before it", None))
     assert not seen(replace(left, paused="look")).ready
     assert left.record is not None and left.record.status.next is not None
     assert left.record.status.next.what == "let in"
@@ -229,7 +229,7 @@ def test_a_doubt_that_ends_in_another_takes_its_share_of_the_brake(changes: dict
     asked = seen(view)
     assert (asked.code, asked.needs, asked.decision.status.confirmed) == (code, Budget.GATE, SINCE)
     assert (asked.ready, asked.evict) == (False, ())
-    left = carried_out(view, withheld(view, decide(view, RULES, NOW), "the share is reached", None, RULES, NOW))
+    left = carried_out(view, withheld(decide(view, RULES, NOW), "the share is reached", None))
     assert left.record is not None and left.record.status.confirmed == "", "not counted, so that a fault asks too"
     assert seen(changed(left, statement=XID, agent=SPOKEN, heartbeat=None, kubelet="True")).needs is Budget.GATE
     later = seen(changed(asked.after, statement=XID))

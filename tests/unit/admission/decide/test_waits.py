@@ -28,7 +28,7 @@ def left(view: View) -> Status:
     """The record of a node whose decision got no leave."""
     decision = decide(view, RULES, NOW)
     assert decision.needs is not None
-    return withheld(view, decision, SHARE, UNTIL, RULES, NOW).status
+    return withheld(decision, SHARE, UNTIL).status
 
 
 def wait_text(status: Status) -> str:
@@ -84,7 +84,7 @@ def test_an_agent_that_cannot_confirm_is_not_waited_for() -> None:
 def test_of_one_that_waits_for_its_test_the_ask_that_waits_for_nobody(name: str) -> None:
     case = CASES[name]
     view = case.view()
-    found = withheld(view, decide(view, RULES, case.now), SHARE, UNTIL, RULES, case.now).status
+    found = withheld(decide(view, RULES, case.now), SHARE, UNTIL).status
     assert wait_text(found).endswith("`muster node retest gpu-1` has it tested all the same")
     asked = changed(view, spec={"retest": replace(ASK, since="2026-11-21T12:00:00Z")})
     assert decide(asked, RULES, case.now).needs is None and decide(asked, RULES, case.now).status.request is not None
@@ -106,7 +106,7 @@ def test_one_that_waits_to_be_let_in_says_what_it_waits_with_and_nothing_of_befo
     passed = changed(booted, boot=BOOT2, statement=replace(PASSED, boot_id=BOOT2, sequence=6))
     waits = left(passed)
     assert waits.message.endswith(f"passed in boot {BOOT2}; it waits to be let in")
-    again = carried_out(passed, withheld(passed, decide(passed, RULES, NOW), SHARE, UNTIL, RULES, NOW))
+    again = carried_out(passed, withheld(decide(passed, RULES, NOW), SHARE, UNTIL))
     assert left(again) == waits
 
 

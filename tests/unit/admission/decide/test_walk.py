@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpu_burnin.admission.decide import decide, gated, withheld
-from gpu_burnin.admission.decide.restored import doubted
+from gpu_burnin.admission.decide.facts import doubted
 from gpu_burnin.admission.view import Evidence, View
 from gpu_burnin.api.agent_note import AgentNote, Answer, Maintenance
 from gpu_burnin.api.evidence import Statement
@@ -141,7 +141,7 @@ class Machine:
         """A look of the admitter, with or without leave, which may end after any of its writes."""
         decision = decide(self.view, RULES, self.now)
         if decision.needs is not None and self.rng.random() < 0.3:
-            decision = withheld(self.view, decision, "no room", None, RULES, self.now)
+            decision = withheld(decision, "no room", None)
             assert decision.needs is None
         done = self.rng.choice([0, 1, 2, 3, 3, 3, 3, 3])
         if done < 3:
@@ -221,7 +221,7 @@ def walk_with_restores(machine: Restored) -> tuple[int, int]:
         assert before.record is not None
         if doubted(before.record.spec, whole.status) is not None:
             # No brake keeps it open: what it holds back is to act on a fault.
-            left = withheld(before, whole, "no room", None, RULES, machine.now) if whole.needs is not None else whole
+            left = withheld(whole, "no room", None) if whole.needs is not None else whole
             assert not is_open(carried_out(before, whole)) and not is_open(carried_out(before, left))
             closed += is_open(before)
         after = machine.decide()

@@ -55,7 +55,7 @@ def test_no_order_of_events_asks_work_to_leave_without_leave(seed: int) -> None:
             asked += 1
             assert leave or decision.needs is Budget.GATE, f"step {step} after {event}: {decision.status.message}"
         if decision.needs is not None and machine.rng.random() < 0.3:
-            decision = withheld(view, decision, "no room", None, RULES, machine.now)
+            decision = withheld(decision, "no room", None)
             assert not (decision.evict and at_work and not leave)
         leave = leave or decision.needs in (Budget.GATE, Budget.EXPIRE) or not at_work
         machine.view = carried_out(view, decision)

@@ -97,7 +97,7 @@ class TestAtWork:
         """Many agents that are silent at once are a fault of the control plane, or of an update: a person decides."""
         view = at_work(heartbeat=SILENT)
         decision = decide(view, RULES, NOW)
-        kept = carried_out(view, withheld(view, decision, "the share is reached", None, RULES, NOW))
+        kept = carried_out(view, withheld(decision, "the share is reached", None))
         assert kept.record is not None
         status = kept.record.status
         assert (status.state, status.code) == (State.READY, "AGENT_SILENT")

@@ -22,14 +22,14 @@ UNTIL = NOW + timedelta(minutes=10)
 
 def left_of(view: View, why: str = "4 of 20 nodes are out") -> View:
     """The view after its decision was withheld."""
-    return carried_out(view, withheld(view, decide(view, RULES, NOW), why, UNTIL, RULES, NOW))
+    return carried_out(view, withheld(decide(view, RULES, NOW), why, UNTIL))
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.needs is not None])
 def test_without_leave_the_record_says_what_waits_and_saying_it_again_changes_nothing(name: str) -> None:
     case = CASES[name]
     view, why, until = case.view(), "the brake is on", case.now + timedelta(minutes=10)
-    left = withheld(view, decide(view, RULES, case.now), why, until, RULES, case.now)
+    left = withheld(decide(view, RULES, case.now), why, until)
     assert (left.needs, left.evict) == (None, ())
     assert left.status.next and left.status.next.why.partition("; ")[0] == why
     assert left.wake_at and left.wake_at <= until
@@ -37,7 +37,7 @@ def test_without_leave_the_record_says_what_waits_and_saying_it_again_changes_no
     again = decide(after, RULES, case.now)
     assert again.needs is case.needs
     moved = until + timedelta(seconds=7)
-    assert carried_out(after, withheld(after, again, why, moved, RULES, case.now)) == after
+    assert carried_out(after, withheld(again, why, moved)) == after
 
 
 HELD = "a hold of a faulty node"
@@ -47,7 +47,7 @@ HELD = "a hold of a faulty node"
 def test_without_leave_nothing_that_lets_in_or_keeps_out_is_written(name: str) -> None:
     case = CASES[name]
     view = case.view()
-    left = withheld(view, decide(view, RULES, case.now), "no", None, RULES, case.now)
+    left = withheld(decide(view, RULES, case.now), "no", None)
     kept = {"muster.dev/preflight", "muster.dev/quarantine", "muster.dev/testing"}
 
     def ours(of: View) -> list[tuple[str, str]]:
@@ -122,7 +122,7 @@ def test_a_node_without_record_is_gated_if_it_was_let_in_and_never_let_in() -> N
     assert (out.code, out.needs, out.ready) == ("NOT_PROVISIONED", Budget.GATE, False)
     assert out.taints == {"preflight:NoSchedule"}
     assert decide(out.after, RULES, NOW).node_patch is None
-    left = withheld(replace(known, record=None), out.decision, "no", None, RULES, NOW)
+    left = withheld(out.decision, "no", None)
     assert left.node_patch is None
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gpu_burnin.admission.decide import Decision
 from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.admission.service.reconciler import _kept_from
-from gpu_burnin.admission.view import Decision
 from gpu_burnin.api.record import Status
 from gpu_burnin.types import Verdict
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working

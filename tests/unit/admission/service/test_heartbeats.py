@@ -12,8 +12,7 @@ import pytest
 from gpu_burnin.admission.service import term as term_of_a_leader
 from gpu_burnin.admission.service.cache import Feed
 from gpu_burnin.admission.service.heartbeats import MOST_PAUSE_S, Heartbeats
-from gpu_burnin.admission.settings import RuleSeconds
-from gpu_burnin.admission.view import HeartbeatState
+from gpu_burnin.admission.view import HeartbeatState, RuleSeconds
 from gpu_burnin.api.agent_note import AgentNote, note_text
 from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document
 from tests.support.admission_helpers import BOOT, BOOT2
