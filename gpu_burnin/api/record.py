@@ -208,7 +208,8 @@ class BootTests:
 class PowerCycle:
     """A power cycle, or a repair with the power off, that a FAIL asked for and nobody has confirmed.
 
-    `since` is when the admitter heard of the FAIL, `action` what that asked for: power_cycle or repair. `gpus_sha256` is of the GPUs that were there, where their number alone was another than expected; else "".
+    `since` is when the admitter heard of the FAIL, `action` what that asked for: power_cycle or repair.
+    `gpus_sha256` is of the GPUs that were there, where their number alone was another than expected; else "".
     """
 
     code: str

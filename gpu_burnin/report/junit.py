@@ -142,7 +142,7 @@ def _selftests(report: Report) -> Iterator[_Case]:
         yield _Case(
             "selftest",
             f"{test.check} {test.fault} {report.label(test.gpu)}",
-            "PASS" if test.seen else "FAIL" if real else "INCONCLUSIVE",
+            "PASS" if test.caught else "FAIL" if real else "INCONCLUSIVE",
             test.latency_s or 0.0,
             real or "SELFTEST_BLIND",
             f"the injected fault {test.fault} {missed} by {test.check} ({test.scope})"

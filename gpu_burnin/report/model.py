@@ -106,7 +106,7 @@ class Selftest:
     real: str | None = None
 
     @property
-    def seen(self) -> bool:
+    def caught(self) -> bool:
         """Whether the fault was there and the detector saw it."""
         return self.injected and self.detected
 

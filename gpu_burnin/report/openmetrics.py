@@ -196,8 +196,8 @@ def _of_units(report: Report, key: str) -> Iterator[Sample]:
 def _selftests(report: Report) -> Iterator[Sample]:
     found: Counter[tuple[str, str | None, str]] = Counter()
     for test in report.selftest:
-        found[test.check, test.gpu, "detected"] += int(test.seen)
-        found[test.check, test.gpu, "missed"] += int(not test.seen)
+        found[test.check, test.gpu, "detected"] += int(test.caught)
+        found[test.check, test.gpu, "missed"] += int(not test.caught)
     for (check, gpu, result), count in found.items():
         yield {"check": check, "result": result, **_unit(report, gpu)}, count
 

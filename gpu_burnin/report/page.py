@@ -261,9 +261,9 @@ class Page:
             bits = test.changed_bits
             for sums in (group, row):
                 sums.total += 1
-                sums.seen += int(test.seen)
+                sums.seen += int(test.caught)
                 sums.slowest_s = max(sums.slowest_s, test.latency_s or 0.0)
-            if not test.seen:
+            if not test.caught:
                 row.missed.append(self.report.name(test.gpu))
             if bits is not None:
                 row.bits.append(bits)

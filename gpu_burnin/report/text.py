@@ -245,7 +245,7 @@ def _selftest(report: Report) -> list[str]:
     tests = report.selftest
     if not tests:
         return ["Self-test: none"]
-    seen = sum(test.seen for test in tests)
+    seen = sum(test.caught for test in tests)
     scopes = ", ".join(dict.fromkeys(test.scope for test in tests))
     return [f"Self-test: {seen} of {len(tests)} injected faults detected ({scopes})"]
 

@@ -59,7 +59,7 @@ StateOf: TypeAlias = Callable[[Facts], State]
 When: TypeAlias = Callable[[Facts], str | bool]
 
 
-def asked(what: str, state: State, code: str, words: str) -> Rule:
+def requested(what: str, state: State, code: str, words: str) -> Rule:
     """The condition that a person, or the repair ladder, asks for it."""
 
     def rule(facts: Facts) -> Finding | None:

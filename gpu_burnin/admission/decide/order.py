@@ -14,9 +14,9 @@ from gpu_burnin.admission.decide.finding import (
     Rule,
     VerdictLabel,
     after_restore,
-    asked,
     doubt,
     note,
+    requested,
 )
 from gpu_burnin.admission.decide.maintenance import BEGUN, OVER
 from gpu_burnin.admission.decide.offered import GPUS_MISSING
@@ -35,12 +35,12 @@ _AGENT_UNHEARD = doubt(AGENT_BOOT, conditions.kept_back_or_testing, conditions.u
 # asks for and that is no note; below that nothing is looked at. A test is for the first of them that one may clear.
 ORDER: tuple[Rule, ...] = (
     # A repair is what is done about a fault, so it comes before one.
-    asked("repair", State.REPAIRING, "REPAIRING", "in repair"),
+    requested("repair", State.REPAIRING, "REPAIRING", "in repair"),
     # A fault that may be acted on has the work leave, which no hold, nor the end of a person's quarantine, puts off.
     lambda node: found if (found := conditions.failed(node)) and found.fault else None,
     # What people ask, the more first. All below is what they overrule: a node that nothing is wrong with, too.
-    asked("quarantine", State.QUARANTINED, "QUARANTINED_BY_PERSON", "put in quarantine"),
-    asked("hold", State.HELD, "HELD_BY_PERSON", "held"),
+    requested("quarantine", State.QUARANTINED, "QUARANTINED_BY_PERSON", "put in quarantine"),
+    requested("hold", State.HELD, "HELD_BY_PERSON", "held"),
     # Nothing more can be seen of a node that is not there.
     doubt("NODE_ABSENT", State.NEW, lambda node: not node.there, "no Node object: kubelet has not registered it"),
     # What was found, by a run or by the agent, says more than who is silent. A fault without leave to act on it stands
