@@ -242,8 +242,8 @@ def _kept_for(old: NodeAdmission) -> str:
     if owed is None:
         return ""
     return (
-        f"a power cycle for {owed.code} is owed since {owed.since}, so its entry stays; power the machine off and on, "
-        f"or take it away for good, then confirm it (muster node retest {old.name} --power-cycled --reason REASON)"
+        f"{owed.what} for {owed.code} is owed since {owed.since}, so its entry stays; {owed.to_do}, or take it away "
+        f"for good, then confirm it (muster node retest {old.name} --power-cycled --reason REASON)"
     )
 
 

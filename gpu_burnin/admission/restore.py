@@ -231,7 +231,7 @@ def _owed(before: NodeAdmission, then: NodeAdmission | None) -> str:
     owed = before.status.power_cycle
     if owed is None or (then is not None and then.status.power_cycle is not None):
         return ""
-    return f"a power cycle for {owed.code} is owed since {owed.since}: power the machine off and on, then release it"
+    return f"{owed.what} for {owed.code} is owed since {owed.since}: {owed.to_do}, then release it"
 
 
 def _renamed(name: str, ask: Ask) -> Ask:

@@ -218,6 +218,18 @@ class PowerCycle:
     gpus_sha256: str = field(default="", metadata={JSON_NAME: "gpusSHA256", **_ABSENT})
     action: Action = field(default=Action.POWER_CYCLE, metadata=_ABSENT)
 
+    @property
+    def what(self) -> str:
+        """What is owed, in words."""
+        return "a repair" if self.action is Action.REPAIR else "a power cycle"
+
+    @property
+    def to_do(self) -> str:
+        """What a person does before he confirms it."""
+        if self.action is Action.REPAIR:
+            return f"power the machine off and have the hardware that {self.code} names checked or replaced"
+        return "power the machine off and on"
+
 
 @dataclass(frozen=True)
 class Status:

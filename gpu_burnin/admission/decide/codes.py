@@ -88,9 +88,11 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Add it to the inventory and run site.yml, or delete its Node.",
     ),
     "POWER_CYCLE_OWED": (
-        "A fault of the node asked for a power cycle, and nobody has confirmed one; a PASS after a reboot is none",
-        "Run playbooks/repair.yml, which does it where the node has a BMC; else power the machine off and on, then: "
-        "muster node retest NODE --power-cycled --reason REASON. Switched off by admitter_confirm_power_cycle: false.",
+        "A fault of the node asked for a power cycle, or for a repair, and nobody has confirmed it; a PASS after a "
+        "reboot is none",
+        "Run playbooks/repair.yml, which does a power cycle where the node has a BMC, and else writes a technician's "
+        "order; when the power was off, and for a repair the hardware checked or replaced: muster node retest NODE "
+        "--power-cycled --reason REASON. Switched off by admitter_confirm_power_cycle: false.",
     ),
     "QUARANTINED_BY_PERSON": (
         "A person has put the node in quarantine: its work is asked to leave",

@@ -175,13 +175,13 @@ def changed(facts: Facts) -> str:
 
 
 def owes_power_cycle(facts: Facts) -> str:
-    """A fault asked for a power cycle that nobody has confirmed."""
+    """A fault asked for a power cycle, or a repair, that nobody has confirmed."""
     owed = facts.status.power_cycle
     if owed is None:
         return ""
     return (
-        f"{owed.code} asked for a power cycle at {owed.since}, and a PASS after a reboot is none: power the machine "
-        f"off and on, then confirm it: muster node retest {facts.view.name} --power-cycled --reason REASON"
+        f"{owed.code} asked for {owed.what} at {owed.since}, and a PASS after a reboot is none: {owed.to_do}, then "
+        f"confirm it: muster node retest {facts.view.name} --power-cycled --reason REASON"
     )
 
 

@@ -26,8 +26,8 @@ _AWAITED = {
     "NODE_ABSENT": "kubelet has to register the node, which it does once a burn-in of this boot has passed",
     "NODE_UNKNOWN": "kubelet has to report again",
     "NODE_UNREPORTED": "kubelet has to report the node's status",
-    "POWER_CYCLE_OWED": "a person has to power the machine off and on (playbooks/repair.yml does where it has a BMC), "
-    "and to confirm it: muster node retest --power-cycled",
+    "POWER_CYCLE_OWED": "a person has to power the machine off and do what the message says (playbooks/repair.yml does "
+    "a power cycle where it has a BMC), and to confirm it: muster node retest --power-cycled",
     "REBOOTED": "kubelet has to report the new boot, and its burn-in has to pass; both come by themselves",
 }
 

@@ -1,4 +1,4 @@
-"""A power cycle that a FAIL asked for and that is owed until it is confirmed. Pure."""
+"""A power cycle, or a repair, that a FAIL asked for and that is owed until it is confirmed. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,24 @@ from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.types import Action, Verdict
 
 GPU_COUNT = "GPU_COUNT"
+# What no reboot does, and no PASS shows to be done: what gave a wrong result once may give right ones for days.
+_OWING = (Action.POWER_CYCLE, Action.REPAIR)
 
 
 def owed(before: PowerCycle | None, evidence: Evidence, now: datetime) -> PowerCycle | None:
     """What is owed once this evidence, which is new, was seen."""
     statement = evidence.statement
-    if statement is None or statement.verdict is not Verdict.FAIL or statement.action != Action.POWER_CYCLE:
+    if statement is None or statement.verdict is not Verdict.FAIL or statement.action not in _OWING:
         return before
-    code, gpus = fault(statement), ""
-    if code == GPU_COUNT and statement.level in LEVELS:
+    code, gpus, action = fault(statement), "", Action(statement.action)
+    if before is not None and before.action.rank > action.rank:
+        code, action = before.code, before.action
+    elif code == GPU_COUNT and statement.level in LEVELS:
         if before is not None and not before.gpus_sha256:
             code = before.code  # a number that is corrected would end what a fault has asked for
         else:
             gpus = _gpus_sha256(evidence)
-    return PowerCycle(code, statement.boot_id, stamp(now), gpus)
+    return PowerCycle(code, statement.boot_id, stamp(now), gpus, action)
 
 
 def settled(debt: PowerCycle, spec: Spec, evidence: Evidence) -> bool:
@@ -38,7 +42,9 @@ def settled(debt: PowerCycle, spec: Spec, evidence: Evidence) -> bool:
     PCI bus shows, of which one may have fallen off since.
     """
     since, statement = when(debt.since), evidence.statement
-    asks = (ask for ask in (spec.retest, spec.repair) if ask is not None and ask.power_cycled)
+    # The repair ladder powers a machine off and on, and repairs nothing.
+    who = (spec.retest,) if debt.action is Action.REPAIR else (spec.retest, spec.repair)
+    asks = (ask for ask in who if ask is not None and ask.power_cycled)
     if since is not None and any((when(ask.since) or LONG_AGO) >= since for ask in asks):
         return True
     if not debt.gpus_sha256 or statement is None or evidence.code is not None:

@@ -116,7 +116,8 @@ def quarantine(**asked: Any) -> None:
 @click.option(
     "--power-cycled",
     is_flag=True,
-    help="Confirm that its power was off since the fault that asked for it; a reboot is not enough.",
+    help="Confirm that its power was off since the fault that asked for it, and that the hardware was checked or "
+    "replaced where it asked for a repair; a reboot is not enough.",
 )
 def retest(**asked: Any) -> None:
     """Have NODE tested when it is idle."""

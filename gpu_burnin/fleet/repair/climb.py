@@ -136,7 +136,8 @@ class Repair:
     def hold(self, look: Mapping[str, Any] | None, why: str) -> technician.Order:
         """Give the node into the hands of a technician, whose order is returned."""
         book = ledger.read(self.directory, self.node)
-        order = technician.make_order(self.node, self._time(), why, self._report(), look, book.steps, str(self.report))
+        report, owed = self._report(), self.cluster.owed_power_cycle(self.node)
+        order = technician.make_order(self.node, self._time(), why, report, look, book.steps, str(self.report), owed)
         now = found_of(look)
         step = Step(Rung.HOLD, now.blamed, self._time(), now.boot_id, now.machine_id, self.cluster.me)
         ended = replace(step, state=StepState.DONE, ended_at=self._time(), message=why)

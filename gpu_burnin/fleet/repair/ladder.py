@@ -192,9 +192,9 @@ def next_rung(
     if not found.reached:
         return _unreached(last, can)
     if found.passes and owed is not None and owed.action is Action.REPAIR:
-        return Next(Rung.HOLD, f"{owed.code} asked for a repair at {owed.since}, and a PASS after it is none")
+        return Next(Rung.HOLD, f"{owed.code} asked for {owed.what} at {owed.since}, and a PASS after it is none")
     if found.passes and owed is not None:
-        why = f"{owed.code} asked for a power cycle at {owed.since}, and a PASS after a reboot is none"
+        why = f"{owed.code} asked for {owed.what} at {owed.since}, and a PASS after a reboot is none"
         return _within(Rung.POWER_CYCLE, can, why)
     if found.passes:
         return Next(None, "its burn-in of this boot is a PASS and its gate is open")

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpu_burnin.api.record import PowerCycle
 from gpu_burnin.fleet.repair.ladder import Fault, Rung, Step
 from gpu_burnin.report.check_findings import units_of
 from gpu_burnin.report.model import Report
 from gpu_burnin.report.order import order_of
 from gpu_burnin.report.units import without_name
 from gpu_burnin.system.prose import STANDARD_WIDTH, wrap
-from gpu_burnin.types import Action, Gpu
+from gpu_burnin.types import Action, Gpu, Verdict
 
 SCHEMA = "muster-technician/v1"
 _UNKNOWN = "not known"
@@ -58,7 +59,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Order:
-    """The whole. `why` is how the ladder came to it; `order` what the report asks for; `report` where it is."""
+    """The whole. `why` is how the ladder came to it; `order` what the report asks for; `report` where it is.
+
+    `confirm`: the admitter lets the node in when somebody has said that the power was off since the fault.
+    """
 
     node: str
     at: str
@@ -69,6 +73,7 @@ class Order:
     tried: tuple[Step, ...]
     report: str
     schema: str = SCHEMA
+    confirm: bool = False
 
 
 def make_order(
@@ -79,15 +84,16 @@ def make_order(
     look: Mapping[str, Any] | None,
     tried: Sequence[Step],
     path: str,
+    owed: PowerCycle | None = None,
 ) -> Order:
-    """`report` and `look` are None where the node left none, or does not answer."""
+    """`report` and `look` are None where the node left none, or does not answer; for `owed` the ledger waits."""
     dmi: Mapping[str, str] = (look["dmi"] if look else None) or (report.host.dmi if report else {})
     slots: Mapping[str, str] = look["slots"] if look else {}
     return Order(
         node=node,
         at=at,
         why=why,
-        order=_to_do(report, tried) if report else "Look at the machine's console and power",
+        order=_to_do(report, look, tried, owed),
         machine=Machine(
             dmi.get("sys_vendor", ""),
             dmi.get("product_name", ""),
@@ -97,6 +103,7 @@ def make_order(
         parts=_parts(report, slots) if report else (),
         tried=tuple(step for step in tried if step.rung is not Rung.HOLD),
         report=path if report else "",
+        confirm=owed is not None,
     )
 
 
@@ -128,14 +135,24 @@ def render(order: Order, width: int = STANDARD_WIDTH) -> str:
         ("", ""),
         ("report", order.report or "none"),
         ("after it", f"ansible-playbook playbooks/burnin.yml -l {order.node} -e gpu_burnin_retest_level=extended"),
+        *([("", f"muster node retest {order.node} --power-cycled --reason REASON")] if order.confirm else []),
         ("", f"muster node release {order.node} --reason REASON"),
     ]
     lines = (wrap(text, width, f"{name + ':' if name else '':9} ", " " * 10) or [""] for name, text in rows)
     return "".join(f"{line}\n" for found in lines for line in found)
 
 
-def _to_do(report: Report, tried: Sequence[Step]) -> str:
-    """What the report asks for; where that is a power cycle, and there was one, the part is to be replaced."""
+def _to_do(
+    report: Report | None, look: Mapping[str, Any] | None, tried: Sequence[Step], owed: PowerCycle | None
+) -> str:
+    """What the report asks for; where that is a power cycle, and there was one, the part is to be replaced.
+
+    A report that passes asks for nothing: what an older one asked for is owed still.
+    """
+    if owed is not None and (report.verdict is Verdict.PASS if report else look is not None):
+        return f"{owed.to_do[0].upper()}{owed.to_do[1:]}"
+    if report is None:
+        return "Look at the machine's console and power"
     faults = {Fault(reason.code, reason.gpu or "") for reason in report.reasons}
     done = any(step.rung is Rung.POWER_CYCLE and {*step.faults} & faults for step in tried)
     if not done or report.action.rank > Action.POWER_CYCLE.rank:

@@ -1,4 +1,4 @@
-"""A FAIL that asks for a power cycle: a reboot and a PASS are none, who confirms one opens the node again."""
+"""A FAIL that asks for a power cycle or a repair: a PASS after a reboot is none, and who confirms it opens the node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_burnin.admission.view import Budget, View
 from gpu_burnin.api.agent_note import AgentNote
 from gpu_burnin.api.evidence import WATCHED
 from gpu_burnin.api.record import Ask, Hardware
-from gpu_burnin.types import Verdict
+from gpu_burnin.types import Action, Verdict
 from tests.support.admission_helpers import BOOT2, NOW
 from tests.support.decide_helpers import HARDWARE, PASSED, RULES, changed, make_view, ready_view, seen, settled
 
@@ -95,6 +95,41 @@ def test_the_repair_ladder_confirms_its_own() -> None:
     other = settled(rebooted(in_repair), BACK)
     found = seen(changed(other, spec={"repair": None}), BACK + timedelta(minutes=1))
     assert (found.code, found.ready) == ("POWER_CYCLE_OWED", False)
+
+
+WRONG = replace(LOST, level="standard", code="GEMM_MISMATCH", message="GPU 0 computed a wrong product", action="repair")
+
+
+def miscomputed() -> View:
+    """gpu-1 at work, then with a wrong result in a test."""
+    return settled(ready_view(statement=WRONG), AT)
+
+
+def test_a_wrong_result_is_not_cleared_by_a_right_one() -> None:
+    """What computes wrong once may compute right for days, also after a power cycle by the repair ladder."""
+    ladder = Ask("ann", "repair ladder: GEMM_MISMATCH", "2026-11-21T12:02:00Z", power_cycled=True)
+    in_repair = settled(changed(miscomputed(), spec={"repair": ladder}), NOW + timedelta(minutes=3))
+    done = settled(rebooted(in_repair), BACK)
+    found = seen(changed(done, spec={"repair": None}), BACK + timedelta(minutes=1))
+    assert (found.state, found.code, found.ready) == ("suspect", "POWER_CYCLE_OWED", False)
+    assert found.decision.status.message == (
+        "gpu-1: GEMM_MISMATCH asked for a repair at 2026-11-21T12:01:00Z, and a PASS after a reboot is none: power the "
+        "machine off and have the hardware that GEMM_MISMATCH names checked or replaced, then confirm it: muster node "
+        "retest gpu-1 --power-cycled --reason REASON"
+    )
+    confirmed = settled(rebooted(miscomputed(), spec={"retest": RETEST}), BACK)
+    assert confirmed.record is not None and confirmed.record.status.power_cycle is None
+
+
+def test_a_power_cycle_asked_for_later_does_not_end_what_a_repair_is_owed_for() -> None:
+    again = replace(LOST, sequence=7, boot_id=BOOT2, finished_at="2026-11-21T12:07:00Z")
+    view = settled(changed(miscomputed(), boot=BOOT2, agent=AgentNote(BOOT2), statement=again), BACK)
+    assert view.record is not None and (owed := view.record.status.power_cycle) is not None
+    assert (owed.code, owed.action) == ("GEMM_MISMATCH", Action.REPAIR)
+    repair = replace(WRONG, sequence=7, boot_id=BOOT2, finished_at="2026-11-21T12:07:00Z")
+    view = settled(changed(faulty(), boot=BOOT2, agent=AgentNote(BOOT2), statement=repair), BACK)
+    assert view.record is not None and (owed := view.record.status.power_cycle) is not None
+    assert (owed.code, owed.action) == ("GEMM_MISMATCH", Action.REPAIR)
 
 
 def test_a_fault_that_comes_again_asks_again() -> None:

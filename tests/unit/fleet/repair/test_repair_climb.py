@@ -218,6 +218,9 @@ def test_a_repair_that_the_ledger_waits_for_is_the_technicians_though_the_node_p
     assert first.rung is Rung.HOLD
     assert first.why == "GEMM_MISMATCH asked for a repair at 2026-11-22T16:00:00Z, and a PASS after it is none"
     assert "powerCycled" not in json.dumps(site.admission["spec"])
+    text = technician.render(site.repair().hold(look("b2", **PASS), first.why), width=200)
+    assert "Power the machine off and have the hardware that GEMM_MISMATCH names checked or replaced" in text
+    assert "muster node retest gpu-1 --power-cycled --reason REASON" in text
 
 
 def test_a_power_cycle_that_leaves_the_boot_as_it_was_is_none(site: Site) -> None:
