@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -32,6 +30,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.preflight impo
 )
 
 from tests.support.nvidia_host import KERNEL, NvidiaHost, h100
+from tests.support.server_helpers import QuietFiles, listening
 
 ROOT = Path(__file__).resolve().parents[3]
 GIB = 2**30
@@ -446,11 +445,6 @@ def test_free_space_counts_each_file_system_once(tmp_path: Path) -> None:
     assert free_bytes(tmp_path)["/usr"] > 0
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def mirror(tmp_path: Path) -> Iterator[str]:
     for name, text in (
@@ -459,11 +453,8 @@ def mirror(tmp_path: Path) -> Iterator[str]:
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "InRelease").write_text(text)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with listening(partial(QuietFiles, directory=str(tmp_path))) as url:
+        yield url
 
 
 def test_repository(mirror: str, tmp_path: Path) -> None:

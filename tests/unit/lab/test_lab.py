@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import io
 import re
 import tarfile
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -22,16 +20,14 @@ from tests.lab import binaries, container_image, paths, wall
 from tests.lab.error import LabError
 from tests.lab.model import read_groups, read_lab
 from tests.lab.paths import REPOSITORY
+from tests.support.server_helpers import QuietFiles, listening
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A folder served over HTTP on loopback, and its address."""
-    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield tmp_path, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with listening(partial(QuietFiles, directory=str(tmp_path))) as url:
+        yield tmp_path, url
 
 
 @pytest.mark.slow
