@@ -29,7 +29,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.preflight impo
     problems,
 )
 
-from tests.support.nvidia_host import KERNEL, NvidiaHost, h100
+from tests.support.nvidia_host import KERNEL, NvidiaHost, bare, h100, secure_boot
 from tests.support.server_helpers import QuietFiles, listening
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,22 +57,9 @@ OFFERS = Offers(
 Change = Callable[[NvidiaHost], None]
 
 
-def bare(root: Path) -> NvidiaHost:
-    """A host with one H100 and its kernel's headers, and nothing of NVIDIA's."""
-    host = NvidiaHost(root)
-    host.add_device()
-    host.put(f"lib/modules/{KERNEL}/build/Makefile", "")
-    host.answer_nvml(code=12, error="no such file", driver_version=None, library_version=None, gpus=None)
-    return host
-
-
 def found(host: NvidiaHost, asked: Asked, offers: Offers = OFFERS, system: System | None = None) -> list[Finding]:
     runs = System("ubuntu" if asked.source == "ubuntu" else "debian", "x86_64")
     return problems(asked, host.gather(), MODELS, offers, system or runs)
-
-
-def secure_boot(host: NvidiaHost) -> None:
-    host.put("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1")
 
 
 def other_gpu(device: str) -> Change:
