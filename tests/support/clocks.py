@@ -33,6 +33,8 @@ class HandClock:
         """The time."""
         return self.now_s
 
+    __call__ = monotonic
+
     def sleep(self, seconds: float) -> None:
         """Nobody waits."""
         self.now_s += seconds

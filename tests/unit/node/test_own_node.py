@@ -17,7 +17,7 @@ from gpu_burnin.node.api import ApiRefused, NodeApi, NotYet
 from gpu_burnin.node.cluster_gate import ClusterGateClosed, check_cluster
 from gpu_burnin.node.watch.cluster import Backoff, Watcher, Writer
 from gpu_burnin.settings.config import Config, PublishConfig
-from tests.support.clocks import PATIENCE_S
+from tests.support.clocks import PATIENCE_S, HandClock, wait_until
 from tests.support.fake_api import FakeApi, Refused
 from tests.support.report_helpers import BOOT
 from tests.support.tls_pairs import make_pair, server_context
@@ -161,7 +161,7 @@ class TestWatcher:
         def asks(*, again: bool) -> None:
             nonlocal watching
             # List and watch have one path: each second request is a watch.
-            until(lambda: len(api.requests) == watching + 2 * again)
+            wait_until(lambda: len(api.requests) == watching + 2 * again)
             watching = len(api.requests)
 
         stop = threading.Event()
@@ -169,12 +169,12 @@ class TestWatcher:
         thread.start()
         asks(again=True)
         put(api, request="one")
-        until(lambda: request_of(heard.nodes[-1]) == "one")
+        wait_until(lambda: request_of(heard.nodes[-1]) == "one")
         api.restore(7, **{"muster.dev/request": "of the backup"})
         asks(again=True)
         assert request_of(heard.nodes[-1]) == "of the backup"
         put(api, request="two")
-        until(lambda: request_of(heard.nodes[-1]) == "two")
+        wait_until(lambda: request_of(heard.nodes[-1]) == "two")
         asks(again=False)
         stop.set()
         api.cut_watches()
@@ -266,18 +266,15 @@ class TestWriter:
         assert backoff.next_s() <= 1.0
 
 
-class Clock:
-    """Time that passes in sleep alone; `then` is done at the first sleep."""
+class Clock(HandClock):
+    """`then` is done at the first sleep."""
 
     def __init__(self, then: Any = None) -> None:
-        self.now_s = 0.0
+        super().__init__()
         self.then = then
 
-    def __call__(self) -> float:
-        return self.now_s
-
     def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
+        super().sleep(seconds)
         if self.then:
             self.then()
 
@@ -370,13 +367,3 @@ class TestClusterGate:
             self.ask(config, root, tmp_path)
         note = agent_note(api)
         assert note is not None and note.boot_id == BOOT
-
-
-def until(holds: Any) -> None:
-    """Wait for a condition, with the deadline of all tests."""
-    waited = threading.Event()
-    for _ in range(int(PATIENCE_S * 20)):
-        if holds():
-            return
-        waited.wait(0.05)
-    raise AssertionError("it did not come")

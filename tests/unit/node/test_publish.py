@@ -16,6 +16,7 @@ from gpu_burnin.node.publish import publish
 from gpu_burnin.node.signing import annotation_of
 from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config, PublishConfig
+from tests.support.clocks import HandClock
 from tests.support.report_helpers import NOW, leave_run
 from tests.support.server_helpers import QuietHandler, listening
 from tests.support.tls_pairs import make_pair, server_context
@@ -73,21 +74,8 @@ def published(api: Api, pairs: tuple[Path, Path], config: Config, statement: Sta
         yield replace(config, publish=target), annotation_of(run.path)
 
 
-class Clock:
-    """Time that passes only in sleep."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def run_publish(config: Config, deadline_s: float = 5.0) -> bool:
-    clock = Clock()
+    clock = HandClock()
     return publish(config, deadline_s, clock, clock.sleep)
 
 
