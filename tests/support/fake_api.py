@@ -26,6 +26,18 @@ class Refused(Exception):
         self.headers = headers or {}
 
 
+def refusing(
+    status: int, message: str, headers: dict[str, str] | None = None, *, of: str = ""
+) -> Callable[[str], None]:
+    """For `before_read` and `before_write`: refuses every path that has `of` in it."""
+
+    def refuse(path: str) -> None:
+        if of in path:
+            raise Refused(status, message, headers)
+
+    return refuse
+
+
 def apply_patch(document: Any, patch: list[dict[str, Any]]) -> Any:
     """RFC 6902, as far as the admitter uses it; a `test` that does not hold is a 422, as the API server has it."""
     document = copy.deepcopy(document)

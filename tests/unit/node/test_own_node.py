@@ -18,7 +18,7 @@ from gpu_burnin.node.cluster_gate import ClusterGateClosed, check_cluster
 from gpu_burnin.node.watch.cluster import Backoff, Watcher, Writer
 from gpu_burnin.settings.config import Config, PublishConfig
 from tests.support.clocks import PATIENCE_S, HandClock, wait_until
-from tests.support.fake_api import FakeApi, Refused
+from tests.support.fake_api import FakeApi, Refused, refusing
 from tests.support.report_helpers import BOOT
 from tests.support.tls_pairs import make_pair, server_context
 
@@ -98,10 +98,7 @@ class TestClient:
     def test_refusals_are_final_or_may_pass(
         self, status: int, kind: type[Exception], api: FakeApi, config: Config
     ) -> None:
-        def refuse(path: str) -> None:
-            raise Refused(status, "no")
-
-        api.before_read = refuse
+        api.before_read = refusing(status, "no")
         for ask in (NodeApi(config).get, NodeApi(config).listed, lambda: next(NodeApi(config).watch("1", 1.0))):
             with pytest.raises(kind) as caught:
                 ask()
@@ -124,10 +121,7 @@ class TestHeartbeat:
 
     @pytest.mark.parametrize(("status", "kind"), [(403, ApiRefused), (404, NotYet), (503, NotYet)])
     def test_a_refusal_says_of_what(self, status: int, kind: type[Exception], api: FakeApi, config: Config) -> None:
-        def refuse(path: str) -> None:
-            raise Refused(status, "no")
-
-        api.before_write = refuse
+        api.before_write = refusing(status, "no")
         with pytest.raises(kind, match="AgentHeartbeat") as caught:
             NodeApi(config).renew(self.BEAT)
         assert caught.value.status == status  # type: ignore[attr-defined]
@@ -247,10 +241,7 @@ class TestWriter:
         writer.want({"muster.dev/agent": "mine"})
         writer.found(api.nodes["gpu-1"])
 
-        def refuse(path: str) -> None:
-            raise Refused(503, "overloaded")
-
-        api.before_write = refuse
+        api.before_write = refusing(503, "overloaded")
         assert not writer.once()
         assert "overloaded" in troubles[0]
         api.before_write = lambda path: None
@@ -342,11 +333,8 @@ class TestClusterGate:
     def test_kubelet_may_start_to_replace_a_certificate_that_is_not_taken(
         self, status: int, opens: bool, api: FakeApi, config: Config, root: Path, tmp_path: Path
     ) -> None:
-        def refuse(path: str) -> None:
-            raise Refused(status, "no")
-
         put(api, boot=OTHER_BOOT)
-        api.before_read = refuse
+        api.before_read = refusing(status, "no")
         if opens:
             assert "does not take kubelet's certificate" in self.ask(config, root, tmp_path)
             api.before_read = lambda path: None
