@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .authority import Authority
+from tests.support.authority import Authority
+
 from .kube import REPOSITORY, Part, binaries, free_ports, until
 
 NO_TOOLS = "no etcd, etcdctl, etcdutl, age and rclone: `apt-get install age rclone`, and fill the cache with `make lab`"

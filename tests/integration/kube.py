@@ -27,8 +27,8 @@ from gpu_burnin.api.crd import definitions
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.names import PROVISIONER_USER, Names
 from gpu_burnin.fleet.mirror.cache import cache_dir
-
-from .authority import Authority
+from tests.support.authority import Authority
+from tests.support.server_helpers import write_kubeconfig
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120.0
@@ -217,18 +217,10 @@ class Server:
     def kubeconfig(self, user: str, groups: Sequence[str] = (), *, ended: bool = False) -> Path:
         """A kubeconfig file for that identity; its certificate may have ended."""
         certificate, key = self.authority.issue(user, groups, ended=ended)
-        cluster = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority": str(self.authority.ca)}
+        user_files = {"client-certificate": str(certificate), "client-key": str(key)}
+        cluster = {"certificate-authority": str(self.authority.ca)}
         path = certificate.with_suffix(".kubeconfig")
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "me", "user": {"client-certificate": str(certificate), "client-key": str(key)}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "me"}}],
-            "current-context": "test",
-        }
-        path.write_text(yaml.safe_dump(content))
-        return path
+        return write_kubeconfig(path, f"https://127.0.0.1:{self.port}", user_files, **cluster)
 
     def loaded_hash(self) -> str:
         """The hash of the policies that the server says it has loaded."""

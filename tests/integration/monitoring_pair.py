@@ -6,20 +6,19 @@ import json
 import shlex
 import shutil
 import ssl
-import threading
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from tests.lab.image import ensure_image
+from tests.support.authority import Authority
 from tests.support.monitoring_files import render
+from tests.support.server_helpers import QuietHandler, listening
 
-from .authority import Authority
 from .kube import Part, ended
 
 # Name, address to the others, and what 127.0.0.1 is on this host.
@@ -159,22 +158,10 @@ def _receiver() -> Iterator[tuple[str, list[str]]]:
     """A webhook; the names of the alerts of each message, as they come."""
     told: list[str] = []
 
-    class Hook(BaseHTTPRequestHandler):
+    class Hook(QuietHandler):
         def do_POST(self) -> None:
-            message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            told.extend(alert["labels"]["alertname"] for alert in message["alerts"])
-            self.send_response(200)
-            self.end_headers()
+            told.extend(alert["labels"]["alertname"] for alert in json.loads(self.body())["alerts"])
+            self.reply(200)
 
-        def log_message(self, format: str, *arguments: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.79.1", 0), Hook)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.79.1:{server.server_port}/", told
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Hook, "127.0.79.1") as url:
+        yield f"{url}/", told

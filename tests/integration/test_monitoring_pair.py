@@ -13,13 +13,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
 
-from .authority import Authority
+from tests.support.authority import Authority
+from tests.support.server_helpers import QuietHandler, listening
+
 from .kube import until
 from .monitoring_pair import HOSTS, Host, Pair, pair
 
@@ -139,27 +140,16 @@ def test_one_alertmanager_that_is_gone_is_told_by_the_other_side(both: Pair) -> 
 def _exporter(page: str, answer: threading.Event) -> Iterator[None]:
     """A node_exporter of mon-1 that shows this page, once it may."""
 
-    class Page(BaseHTTPRequestHandler):
+    class Page(QuietHandler):
         def do_GET(self) -> None:
             answer.wait()
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(page.encode())
+            self.reply(200, page.encode())
 
-        def log_message(self, format: str, *arguments: object) -> None:
-            return
-
-    server = ThreadingHTTPServer((HOSTS["mon-1"][1], 9100), Page)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        answer.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Page, HOSTS["mon-1"][1], 9100):
+        try:
+            yield
+        finally:
+            answer.set()
 
 
 @pytest.mark.parametrize(

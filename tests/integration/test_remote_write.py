@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.support.authority import Authority
 from tests.support.monitoring_files import render
 
-from .authority import Authority
 from .kube import Part, ended, free_ports, until
 from .monitoring_pair import VARIABLES, program
 

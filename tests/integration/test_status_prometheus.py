@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from gpu_burnin.fleet.monitoring import control_plane, numbers
 from gpu_burnin.fleet.monitoring.line import Monitoring
 from gpu_burnin.fleet.monitoring.numbers import Numbers
 from tests.lab.image import ensure_image
+from tests.support.server_helpers import QuietHandler, listening
 
 from .kube import REPOSITORY, free_ports, until
 
@@ -48,23 +47,12 @@ apiserver_request_sli_duration_seconds_bucket{{verb="GET",le="+Inf"}} {count}
 def exporting(page: Callable[[str], str]) -> Iterator[int]:
     """The port of one that answers each path with its page."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *args: object) -> None:
-            pass
-
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
-            body = page(self.path).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(200, page(self.path).encode(), Content_Type="text/plain; version=0.0.4")
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    with listening(Handler) as url:
+        yield int(url.rpartition(":")[2])
 
 
 def job(name: str, *targets: tuple[int, dict[str, str]], **more: str) -> dict[str, Any]:

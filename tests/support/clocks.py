@@ -23,6 +23,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process has; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 class HandClock:
     """Seconds that pass by what the test says, and by sleeping."""
 
@@ -32,6 +40,8 @@ class HandClock:
     def monotonic(self) -> float:
         """The time."""
         return self.now_s
+
+    __call__ = monotonic
 
     def sleep(self, seconds: float) -> None:
         """Nobody waits."""

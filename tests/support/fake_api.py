@@ -9,12 +9,12 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import yaml
+from tests.support.server_helpers import QuietHandler, write_kubeconfig
 
 
 class Refused(Exception):
@@ -24,6 +24,18 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
+
+
+def refusing(
+    status: int, message: str, headers: dict[str, str] | None = None, *, of: str = ""
+) -> Callable[[str], None]:
+    """For `before_read` and `before_write`: refuses every path that has `of` in it."""
+
+    def refuse(path: str) -> None:
+        if of in path:
+            raise Refused(status, message, headers)
+
+    return refuse
 
 
 def apply_patch(document: Any, patch: list[dict[str, Any]]) -> Any:
@@ -98,16 +110,13 @@ class FakeApi:
         self._cut = 0
         api = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
 
-            def log_message(self, *args: object) -> None:
-                pass
-
             def _serve(self) -> None:
-                size = int(self.headers.get("Content-Length") or 0)
-                body = json.loads(self.rfile.read(size)) if size else None
+                sent = self.body()
+                body = json.loads(sent) if sent else None
                 parts = urlsplit(self.path)
                 query = parse_qs(parts.query)
                 api.requests.append((self.command, parts.path, self.headers.get("Content-Type") or ""))
@@ -122,13 +131,7 @@ class FakeApi:
                 except Refused as error:
                     status, answer = error.status, {"kind": "Status", "code": error.status, "message": str(error)}
                     headers = error.headers
-                data = json.dumps(answer).encode()
-                self.send_response(status)
-                for key, value in {"Content-Type": "application/json", **headers}.items():
-                    self.send_header(key, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                self.reply_json(status, answer, **{"Content-Type": "application/json", **headers})
 
             def _stream(self, events: Iterator[dict[str, Any]]) -> None:
                 self.send_response(200)
@@ -167,16 +170,7 @@ class FakeApi:
 
     def kubeconfig(self, path: Path) -> Path:
         """A kubeconfig for this server."""
-        document = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.server.server_port}"}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        path.write_text(yaml.safe_dump(document))
-        return path
+        return write_kubeconfig(path, f"http://127.0.0.1:{self.server.server_port}")
 
     def put_node(self, node: dict[str, Any]) -> None:
         """Add or change a node as somebody else would."""

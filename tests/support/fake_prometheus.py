@@ -6,11 +6,12 @@ import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from gpu_burnin.fleet.monitoring import numbers
+from tests.support.server_helpers import QuietHandler
 
 Labels = dict[str, str]
 
@@ -80,10 +81,7 @@ class FakePrometheus:
         self.closing = threading.Event()
         fake = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, *args: object) -> None:
-                pass
-
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 parts = urlsplit(self.path)
                 query = parse_qs(parts.query)

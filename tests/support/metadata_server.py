@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.support.server_helpers import serving
+from tests.support.server_helpers import QuietHandler, serving
 
 # What a path answers: status and body, or what is done with the connection.
 Scripted = tuple[int, str] | Callable[[BaseHTTPRequestHandler], None]
@@ -23,7 +23,7 @@ class MetadataServer:
         self.over = threading.Event()
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def _answer(self) -> None:
                 outer.asked.append((self.command, self.path, dict(self.headers.items())))
                 scripted = outer.answers.get(self.path.partition("?")[0], (404, "<html>404 - Not Found</html>"))
@@ -31,15 +31,9 @@ class MetadataServer:
                     scripted(self)
                     return
                 status, body = scripted
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body.encode())))
-                self.end_headers()
-                self.wfile.write(body.encode())
+                self.reply(status, body.encode())
 
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _answer
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Silence."""
 
         self.server = ThreadingHTTPServer((address, 0), Handler)
         self.server.daemon_threads = True

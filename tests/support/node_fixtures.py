@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,20 @@ def config(tmp_path: Path, host_key: Path) -> Config:
 def node(tmp_path: Path, fake_nvml: Path, host_key: Path) -> Node:
     """A node for whole runs."""
     return Node(tmp_path / "node", fake_nvml, host_key)
+
+
+@pytest.fixture(scope="session")
+def state_of_a_pass(tmp_path_factory: pytest.TempPathFactory, fake_nvml: Path, host_key: Path) -> Path:
+    """The state directory after a run of the state check alone that has passed."""
+    node = Node(tmp_path_factory.mktemp("passed") / "node", fake_nvml, host_key)
+    node.configure(checks=["state"])
+    assert node.run()[0] == 0
+    return node.store.root
+
+
+@pytest.fixture
+def passed_node(node: Node, state_of_a_pass: Path) -> Node:
+    """A node for whole runs of the state check, one of which has passed."""
+    node.configure(checks=["state"])
+    shutil.copytree(state_of_a_pass, node.store.root, symlinks=True)
+    return node

@@ -140,6 +140,20 @@ class NvidiaHost:
         return Output(0, known, "") if known else Output(1, "", f"modinfo: ERROR: Module {command[-1]} not found.\n")
 
 
+def bare(root: Path) -> NvidiaHost:
+    """A host with one H100 and its kernel's headers, and nothing of NVIDIA's."""
+    host = NvidiaHost(root)
+    host.add_device()
+    host.put(f"lib/modules/{KERNEL}/build/Makefile", "")
+    host.answer_nvml(code=12, error="no such file", driver_version=None, library_version=None, gpus=None)
+    return host
+
+
+def secure_boot(host: NvidiaHost) -> None:
+    """Have the firmware load signed kernels and modules alone."""
+    host.put("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1")
+
+
 def h100(root: Path) -> NvidiaHost:
     """A host with two H100 and an NVSwitch whose stack is as it should be."""
     host = NvidiaHost(root)

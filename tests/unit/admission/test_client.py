@@ -9,7 +9,7 @@ import pytest
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, node_path
 from tests.support.admission_helpers import make_node
-from tests.support.fake_api import FakeApi, Refused
+from tests.support.fake_api import FakeApi, Refused, refusing
 
 
 def test_an_overloaded_server_is_asked_again(api: FakeApi, kube: KubeApi) -> None:
@@ -27,11 +27,8 @@ def test_an_overloaded_server_is_asked_again(api: FakeApi, kube: KubeApi) -> Non
 
 @pytest.mark.parametrize("status", [409, 422])
 def test_a_conflict_is_the_callers(api: FakeApi, kube: KubeApi, status: int) -> None:
-    def refuse(path: str) -> None:
-        raise Refused(status, "the object has been modified")
-
     api.put_node(make_node())
-    api.before_write = refuse
+    api.before_write = refusing(status, "the object has been modified")
     with pytest.raises(Conflict, match="modified"):
         kube.patch(node_path("gpu-1"), [{"op": "add", "path": "/spec/x", "value": 1}])
     assert len(api.writes()) == 1

@@ -18,7 +18,7 @@ import pytest
 from tests.bench.gpu import runner as runner_module
 from tests.bench.gpu.plan import Step
 from tests.bench.gpu.runner import LOG, RESULT, TABLE, Runner
-from tests.support.clocks import wait_until
+from tests.support.clocks import has_ended, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -108,17 +108,9 @@ def _hangs(folder: Path, more: str = "") -> str:
         """)
 
 
-def _alive(pid: int) -> bool:
-    """Whether the process still runs: not gone, and no zombie whose parent has not come to it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def _wait_for_the_end_of(pid: int) -> None:
     """Nobody waits for a process whose parent is gone: one that was killed ends a moment later."""
-    wait_until(lambda: not _alive(pid))
+    wait_until(lambda: has_ended(pid))
 
 
 @pytest.mark.slow

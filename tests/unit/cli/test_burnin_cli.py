@@ -27,12 +27,14 @@ from gpu_burnin.hardware import load_reasons
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from tests.support.clocks import PATIENCE_S
+from tests.support.command_line import called
 from tests.support.report_helpers import leave_run
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, which takes a third of a second; `called` is enough for what a command answers."""
     command = [sys.executable, "-m", "gpu_burnin", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
@@ -97,14 +99,13 @@ def test_gate_says_open_and_loads_little(config: Config, statement: Statement, t
     assert not loaded_by("gate", "--config", path) & heavy
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(cli.TABLE))
 def test_lazy_commands_are_there_with_their_help(name: str) -> None:
     module, attribute, help_line = cli.TABLE[name]
     command = getattr(importlib.import_module(module), attribute)
     assert command.name == name
     assert help_line
-    assert call(name, "--help").returncode == 0
+    assert called(cli.cli, name, "--help").returncode == 0
 
 
 @pytest.mark.slow
@@ -146,31 +147,30 @@ def test_lazy_commands_are_there_with_their_help(name: str) -> None:
     ],
 )
 def test_mistakes_are_exit_code_2(arguments: tuple[str, ...], says: str) -> None:
-    done = call(*arguments)
+    done = called(cli.cli, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
 def test_version_schema_and_explain() -> None:
-    assert call("version").stdout.strip() == call("--version").stdout.split()[-1]
-    assert json.loads(call("schema").stdout)["title"]
-    listed = call("explain").stdout
+    assert called(cli.cli, "version").stdout.strip() == called(cli.cli, "--version").stdout.split()[-1]
+    assert json.loads(called(cli.cli, "schema").stdout)["title"]
+    listed = called(cli.cli, "explain").stdout
     assert all(code in listed for code in (*load_reasons(), *evidence_codes.CODES))
-    told = " ".join(call("explain", "gemm_mismatch").stdout.split())
+    told = " ".join(called(cli.cli, "explain", "gemm_mismatch").stdout.split())
     assert "GEMM_MISMATCH" in told
     assert load_reasons()["GEMM_MISMATCH"].what_to_do in told
-    assert "(Reset the GPU, then `gpu-burnin run`)" in call("explain", "ECC_PENDING").stdout
-    assert "did you mean GEMM_MISMATCH?" in call("explain", "GEM_MISMATCH").stderr
-    assert "too old" in call("explain", "EVIDENCE_EXPIRED").stdout
-    assert "stopped reporting" in call("explain", "NODE_UNKNOWN").stdout
+    assert "(Reset the GPU, then `gpu-burnin run`)" in called(cli.cli, "explain", "ECC_PENDING").stdout
+    assert "did you mean GEMM_MISMATCH?" in called(cli.cli, "explain", "GEM_MISMATCH").stderr
+    assert "too old" in called(cli.cli, "explain", "EVIDENCE_EXPIRED").stdout
+    assert "stopped reporting" in called(cli.cli, "explain", "NODE_UNKNOWN").stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_asks_this_program(shell: str) -> None:
-    done = call("completion", shell)
+    done = called(cli.cli, "completion", shell)
     assert done.returncode == 0
     assert f"_GPU_BURNIN_COMPLETE={shell}_complete" in done.stdout
 
@@ -235,7 +235,7 @@ def test_words_with_colons_are_put_together_again(
 def test_bash_itself_completes_behind_a_colon() -> None:
     asked = "COMP_WORDS=(gpu-burnin run --inject gemm : bitf); COMP_CWORD=5"
     burnin, reply = Path(sys.executable).with_name("gpu-burnin"), 'printf "%s\n" "${COMPREPLY[@]}"'
-    script = f"{call('completion', 'bash').stdout}\n{asked}; _gpu_burnin_completion {burnin}; {reply}"
+    script = f"{called(cli.cli, 'completion', 'bash').stdout}\n{asked}; _gpu_burnin_completion {burnin}; {reply}"
     done = subprocess.run(
         ["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )

@@ -17,6 +17,7 @@ from gpu_burnin.cli import program
 from gpu_burnin.cli.bash import Bash
 from gpu_burnin.cli.muster import main as muster
 from tests.support.clocks import PATIENCE_S
+from tests.support.command_line import called
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -53,7 +54,7 @@ def test_each_row_leads_to_its_command(name: str) -> None:
     ],
 )
 def test_mistakes_are_exit_code_2(arguments: tuple[str, ...], says: str) -> None:
-    done = call(*arguments)
+    done = called(muster.cli, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr and "Traceback" not in done.stderr
 
@@ -72,7 +73,7 @@ def _command(program: click.Group, name: str) -> click.Group | None:
 
 
 def test_completion_is_of_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "_MUSTER_COMPLETE=bash_complete" in call("completion", "bash").stdout
+    assert "_MUSTER_COMPLETE=bash_complete" in called(muster.cli, "completion", "bash").stdout
     monkeypatch.setenv("COMP_WORDS", "muster pro")
     monkeypatch.setenv("COMP_CWORD", "1")
     answer = Bash(muster.cli, {}, muster.NAME, program.complete_variable(muster.NAME)).complete()

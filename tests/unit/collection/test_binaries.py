@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +17,13 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 from ansible_collections.muster.fleet.plugins.module_utils.host import binaries
 from ansible_collections.muster.fleet.plugins.modules.binaries import install
 
-from tests.support.server_helpers import serving
+from tests.support.server_helpers import QuietFiles, listening
 
 CONTENT = b"\x7fELF" + b"x" * 100_000
 SHA = hashlib.sha256(CONTENT).hexdigest()
 
 
-class Handler(SimpleHTTPRequestHandler):
+class Handler(QuietFiles):
     """Serves a folder; /short promises more than it sends."""
 
     def do_GET(self) -> None:
@@ -36,17 +35,13 @@ class Handler(SimpleHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"x" * 10)
 
-    def log_message(self, *_args: object) -> None:
-        """Quiet."""
-
 
 @pytest.fixture
 def mirror(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror/etcd").write_bytes(CONTENT)
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "mirror")))
-    with serving(httpd):
-        yield f"http://127.0.0.1:{httpd.server_port}"
+    with listening(partial(Handler, directory=str(tmp_path / "mirror"))) as url:
+        yield url
 
 
 def test_installs(mirror: str, tmp_path: Path) -> None:

@@ -8,18 +8,15 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpu_burnin.admission.client import ApiError, Gone, KubeApi
 from gpu_burnin.admission.rewrite import Rewritten, count, rewrite
-from tests.support.clocks import PATIENCE_S
+from tests.support.server_helpers import QuietHandler, listening, write_kubeconfig
 
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
 # Of somebody who changed it meanwhile, and of one who removed it.
@@ -69,34 +66,16 @@ def api(tmp_path: Path) -> Iterator[Api]:
     """Served; its kubeconfig is in the temporary folder."""
     served = Api()
 
-    class Handler(BaseHTTPRequestHandler):
-        def handle_one(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, document = served.answer(self.command, self.path, json.loads(body or b"{}"), self.headers["Accept"])
-            content = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    class Handler(QuietHandler):
+        def answer(self) -> None:
+            body = json.loads(self.body() or b"{}")
+            self.reply_json(*served.answer(self.command, self.path, body, self.headers["Accept"]))
 
-        do_GET = do_PUT = handle_one
+        do_GET = do_PUT = answer
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        kubeconfig = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "users": [{"name": "u", "user": {}}],
-            "current-context": "x",
-        }
-        (tmp_path / "admin.kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    with listening(Handler) as url:
+        write_kubeconfig(tmp_path / "admin.kubeconfig", url)
         yield served
-        server.shutdown()
-        thread.join(PATIENCE_S)
 
 
 def test_each_object_is_counted_whether_it_was_written_or_left(api: Api, tmp_path: Path) -> None:

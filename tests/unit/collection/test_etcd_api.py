@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import ssl
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
-from tests.support.server_helpers import serving
+from tests.support.authority import Authority
+from tests.support.server_helpers import QuietHandler, listening
 
 NAMES = ["etcd-1", "etcd-2", "etcd-3"]
 ANSWERS: dict[str, dict[str, Any]] = {
@@ -104,7 +99,7 @@ def test_wait_ends_with_health_or_at_the_deadline() -> None:
     assert next(ticks) <= 8
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     """Answers as etcd does, with the odd cases under paths of their own."""
 
     def do_GET(self) -> None:
@@ -113,85 +108,58 @@ class Handler(BaseHTTPRequestHandler):
             "/text": (200, "hello"),
             "/list": (200, "[]"),
         }.get(self.path, (404, "page not found"))
-        self.send_response(code)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_args: object) -> None:
-        """Quiet."""
+        self.reply(code, text.encode())
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CA, a certificate of it for 127.0.0.1 (server and client), and a certificate of a stranger."""
-    folder = tmp_path_factory.mktemp("pki")
-    now = datetime.datetime.now(datetime.UTC)
-
-    def issue(name: str, issuer: str) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        pem = serialization.Encoding.PEM
-        (folder / f"{name}.key").write_bytes(
-            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        )
-        signer = serialization.load_pem_private_key((folder / f"{issuer}.key").read_bytes(), None)
-        assert isinstance(signer, ec.EllipticCurvePrivateKey)
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=name == issuer, path_length=None), critical=True)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-            )
-            .sign(signer, hashes.SHA256())
-        )
-        (folder / f"{name}.crt").write_bytes(certificate.public_bytes(pem))
-
-    for name, issuer in {"ca": "ca", "member": "ca", "stranger": "stranger"}.items():
-        issue(name, issuer)
-    return folder
-
-
-def credentials(folder: Path, name: str = "member", ca: str = "ca") -> etcd_api.Credentials:
-    return etcd_api.Credentials(*(str(folder / file) for file in (f"{ca}.crt", f"{name}.crt", f"{name}.key")))
+def member(tmp_path_factory: pytest.TempPathFactory) -> etcd_api.Credentials:
+    """A CA, and a certificate of it for 127.0.0.1 (server and client)."""
+    authority = Authority(tmp_path_factory.mktemp("pki"))
+    return credentials(authority, *authority.issue("member", peer="127.0.0.1"))
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[str]:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "ca.crt"))
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> etcd_api.Credentials:
+    """The same of another CA."""
+    authority = Authority(tmp_path_factory.mktemp("strange"))
+    return credentials(authority, *authority.issue("member", peer="127.0.0.1"))
+
+
+def credentials(authority: Authority, certificate: Path, key: Path) -> etcd_api.Credentials:
+    return etcd_api.Credentials(str(authority.ca), str(certificate), str(key))
+
+
+@pytest.fixture(scope="module")
+def server(member: etcd_api.Credentials) -> Iterator[str]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=member.ca)
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(folder / "member.crt", folder / "member.key")
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
-    with serving(httpd):
-        yield f"https://127.0.0.1:{httpd.server_port}"
+    context.load_cert_chain(member.cert, member.key)
+    with listening(Handler, tls=context) as url:
+        yield url
 
 
-def test_answers_over_tls(server: str, folder: Path) -> None:
-    call = etcd_api.connect(server, credentials(folder), 5)
+def test_answers_over_tls(server: str, member: etcd_api.Credentials) -> None:
+    call = etcd_api.connect(server, member, 5)
     assert call("/health")["reason"] == "ALARM NOSPACE"
     for path, said in {"/none": "HTTP 404", "/text": "not JSON", "/list": "not a JSON object"}.items():
         with pytest.raises(FleetError, match=said):
             call(path)
 
 
-@pytest.mark.parametrize(("name", "ca"), [("stranger", "ca"), ("member", "stranger")])
-def test_trust_is_needed_both_ways(server: str, folder: Path, name: str, ca: str) -> None:
-    call = etcd_api.connect(server, credentials(folder, name, ca), 5)
+@pytest.mark.parametrize("foreign", [("cert", "key"), ("ca",)])
+def test_trust_is_needed_both_ways(
+    server: str, member: etcd_api.Credentials, stranger: etcd_api.Credentials, foreign: tuple[str, ...]
+) -> None:
+    mixed = replace(member, **{name: getattr(stranger, name) for name in foreign})
     with pytest.raises(FleetError, match="does not answer"):
-        call("/health")
+        etcd_api.connect(server, mixed, 5)("/health")
 
 
-def test_no_answer(folder: Path) -> None:
-    call = etcd_api.connect("https://127.0.0.1:1", credentials(folder), 1)
+def test_no_answer(member: etcd_api.Credentials) -> None:
     with pytest.raises(FleetError, match="does not answer"):
-        call("/health")
+        etcd_api.connect("https://127.0.0.1:1", member, 1)("/health")
 
 
-def test_unreadable_certificates(folder: Path) -> None:
+def test_unreadable_certificates(member: etcd_api.Credentials) -> None:
     with pytest.raises(FleetError, match="cannot be loaded"):
-        etcd_api.connect("https://127.0.0.1:1", credentials(folder, "none"), 1)
+        etcd_api.connect("https://127.0.0.1:1", replace(member, cert="none"), 1)

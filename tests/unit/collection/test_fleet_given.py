@@ -89,8 +89,10 @@ def test_without_the_collection_it_says_where_to_call_it(tmp_path: Path, monkeyp
         inventory.read(made)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_7500_nodes_are_read_whole(tmp_path: Path) -> None:
+    """What test_the_lab_is_read_with_the_defaults_of_the_roles shows of 12 hosts, at the size of the largest plan."""
     found: Given = inventory.read(written(tmp_path, 7500))
     assert found.hosts("gpu_nodes") == 7488 and found.pods is not None and found.pods.room == 65536
     assert [setting.hosts for setting in found.settings["gpu_burnin_level"]] == [7488]

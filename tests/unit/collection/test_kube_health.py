@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,38 +17,28 @@ from ansible_collections.muster.fleet.plugins.module_utils.kube.health import (
     wait,
 )
 
-from tests.support.server_helpers import serving
+from tests.support.server_helpers import QuietHandler, listening
 
 
-class Component(http.server.BaseHTTPRequestHandler):
+class Component(QuietHandler):
     """Ready from the third question on; a PATCH is refused with a reason."""
 
     asked: list[str]
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
-        self.answer(200 if len(self.asked) >= 3 else 500, "ok")
+        self.reply(200 if len(self.asked) >= 3 else 500, b"ok")
 
     def do_PATCH(self) -> None:
-        self.asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.answer(403, "denied by muster-node-gate")
-
-    def answer(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        self.asked.append(self.body().decode())
+        self.reply(403, b"denied by muster-node-gate")
 
 
 @pytest.fixture
 def component() -> Iterator[tuple[Server, list[str]]]:
     asked: list[str] = []
-    handler = type("Handler", (Component,), {"asked": asked})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    with serving(server):
-        yield Server(f"http://127.0.0.1:{server.server_port}"), asked
+    with listening(type("Handler", (Component,), {"asked": asked})) as url:
+        yield Server(url), asked
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.kube import kubelet_state
 from ansible_collections.muster.fleet.plugins.module_utils.kube.health import Server
 
-from tests.support.server_helpers import serving
+from tests.support.server_helpers import QuietHandler, listening
 
 
 @pytest.mark.parametrize("quote", ["", '"', "'"])
@@ -92,19 +91,12 @@ def status_of(name: str, kind: str = "nodes") -> str:
 def test_only_the_api_servers_own_404_of_this_node_is_an_absent_node(code: int, body: str, absent: bool) -> None:
     asked = []
 
-    class Api(http.server.BaseHTTPRequestHandler):
+    class Api(QuietHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
-            self.send_response(code)
-            self.end_headers()
-            self.wfile.write(body.encode())
+            self.reply(code, body.encode())
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    url = f"http://127.0.0.1:{server.server_port}"
-    with serving(server):
+    with listening(Api) as url:
         assert kubelet_state.node_absent(Server(url), "gpu-1") is absent
     assert asked == ["/api/v1/nodes/gpu-1"]
     assert kubelet_state.node_absent(Server(url), "gpu-1") is False, "nobody answers there any more"

@@ -60,22 +60,9 @@ def test_a_switch_manager_without_gpus_and_a_host_without_a_bus(tmp_path: Path) 
     assert fabric.platform(tmp_path / "nowhere") == fabric.Platform("none", "no PCI bus")
 
 
-@pytest.mark.parametrize(
-    ("kind", "source", "version", "imex", "wanted"),
-    [
-        ("nvswitch", "nvidia", "580.105.08", False, {"nvidia-fabricmanager": "580.105.08"}),
-        ("nvswitch", "nvidia", "575.57.08", False, {"nvidia-fabricmanager-575": "575.57.08"}),
-        ("nvswitch", "ubuntu", "580.105.08", False, {"nvidia-fabricmanager-580": "580.105.08"}),
-        (
-            "nvlink5", "nvidia", "580.105.08", False,
-            {"nvidia-fabricmanager": "580.105.08", "nvlsm": "2025.06.11-1", "infiniband-diags": ""},
-        ),
-        ("rack", "nvidia", "580.105.08", True, {"nvidia-imex": "580.105.08"}),
-        ("rack", "nvidia", "580.105.08", False, {}),
-    ],
-)  # fmt: skip
-def test_packages_follow_the_driver(kind: str, source: str, version: str, imex: bool, wanted: dict[str, str]) -> None:
-    assert fabric.packages(kind, source, version, "2025.06.11-1", imex) == wanted
+def test_a_fabric_manager_of_before_580_has_its_branch_in_its_name() -> None:
+    """The packages of each platform and source are in test_nvidia_beside.py."""
+    assert fabric.packages("nvswitch", "nvidia", "575.57.08", "", False) == {"nvidia-fabricmanager-575": "575.57.08"}
 
 
 HOPPER = fabric.Platform("nvswitch", "", tells=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -31,7 +29,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia.preflight impo
     problems,
 )
 
-from tests.support.nvidia_host import KERNEL, NvidiaHost, h100
+from tests.support.nvidia_host import KERNEL, NvidiaHost, bare, h100, secure_boot
+from tests.support.server_helpers import QuietFiles, listening
 
 ROOT = Path(__file__).resolve().parents[3]
 GIB = 2**30
@@ -58,22 +57,9 @@ OFFERS = Offers(
 Change = Callable[[NvidiaHost], None]
 
 
-def bare(root: Path) -> NvidiaHost:
-    """A host with one H100 and its kernel's headers, and nothing of NVIDIA's."""
-    host = NvidiaHost(root)
-    host.add_device()
-    host.put(f"lib/modules/{KERNEL}/build/Makefile", "")
-    host.answer_nvml(code=12, error="no such file", driver_version=None, library_version=None, gpus=None)
-    return host
-
-
 def found(host: NvidiaHost, asked: Asked, offers: Offers = OFFERS, system: System | None = None) -> list[Finding]:
     runs = System("ubuntu" if asked.source == "ubuntu" else "debian", "x86_64")
     return problems(asked, host.gather(), MODELS, offers, system or runs)
-
-
-def secure_boot(host: NvidiaHost) -> None:
-    host.put("sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\6\0\0\0\1")
 
 
 def other_gpu(device: str) -> Change:
@@ -446,11 +432,6 @@ def test_free_space_counts_each_file_system_once(tmp_path: Path) -> None:
     assert free_bytes(tmp_path)["/usr"] > 0
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def mirror(tmp_path: Path) -> Iterator[str]:
     for name, text in (
@@ -459,11 +440,8 @@ def mirror(tmp_path: Path) -> Iterator[str]:
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "InRelease").write_text(text)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with listening(partial(QuietFiles, directory=str(tmp_path))) as url:
+        yield url
 
 
 def test_repository(mirror: str, tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.support.server_helpers import QuietHandler, listening
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -33,21 +33,13 @@ def recording_server() -> Iterator[tuple[str, list[str]]]:
     """A server that answers 200, and the paths that it was asked for."""
     paths: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             paths.append(self.path)
-            self.send_response(200)
-            self.end_headers()
+            self.reply(200)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", paths
-        server.shutdown()
-        thread.join()
+    with listening(Handler) as url:
+        yield url, paths
 
 
 def write(tmp_path: Path, plays: list[Play], hosts: dict[str, dict[str, Any]]) -> tuple[str, str]:

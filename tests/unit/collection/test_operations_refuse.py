@@ -13,9 +13,7 @@ import datetime as dt
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.repair.cluster import Cluster
 from tests.support.clocks import PATIENCE_S
 from tests.support.etcd_snapshot import lab_snapshot
+from tests.support.server_helpers import QuietHandler, listening, write_kubeconfig
 
 
 def self_signed() -> str:
@@ -149,37 +148,14 @@ def test_clocks_that_agree_are_no_reason(tmp_path: Path, ansible_playbook: Playb
 def refusing() -> Iterator[str]:
     """An API server to which nobody's certificate is good."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
-            self.send_response(401)
-            self.end_headers()
-            self.wfile.write(b'{"kind": "Status", "message": "Unauthorized", "code": 401}')
+            self.reply_json(401, {"kind": "Status", "message": "Unauthorized", "code": 401})
 
         do_POST = do_GET
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def kubeconfig_for(server: str, state: Path) -> Path:
-    """The admin's kubeconfig in its place."""
-    content = {
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "users": [{"name": "u", "user": {}}],
-        "current-context": "x",
-    }
-    path = state / "kubeconfig/admin.kubeconfig"
-    path.parent.mkdir()
-    path.write_text(yaml.safe_dump(content))
-    return path
+    with listening(Handler) as url:
+        yield url
 
 
 @pytest.mark.slow
@@ -189,7 +165,7 @@ def test_an_upgrade_asks_for_pods_only_where_kubelet_changes_its_minor(state: Pa
     programs = {"kubelet": {"running": "1.36.1", "wanted": wanted, "current": False}}
     said = {"sick": "", "served": True, "leads": False, "room": "", "closed": False}
     facts = {"gpu-1": {"programs": programs, **said}}
-    kubeconfig = kubeconfig_for(refusing, state)
+    kubeconfig = write_kubeconfig(state / "kubeconfig/admin.kubeconfig", refusing)
 
     def work(node: str) -> tuple[str, ...]:
         return tuple(pod.name for pod in Cluster.of(kubeconfig, "muster.dev").pods(node))
@@ -206,7 +182,7 @@ def test_an_upgrade_asks_for_pods_only_where_kubelet_changes_its_minor(state: Pa
 def test_an_admin_whose_certificate_has_ended_gets_no_new_encryption_key(
     state: Path, operate: Callable[..., str], refusing: str
 ) -> None:
-    kubeconfig_for(refusing, state)
+    write_kubeconfig(state / "kubeconfig/admin.kubeconfig", refusing)
     said = operate("rotate_encryption_key", {}, confirm="rotate")
     assert "Unauthorized" in said
     assert "the certificate in the kubeconfig has ended, or is of another CA; run site.yml, which renews it" in said

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpu_burnin.cli.muster import main as muster
-from tests.support.fake_api import FakeApi, Refused
+from tests.support.fake_api import FakeApi, refusing
 from tests.support.fleet_samples import admission, lease, pause
 
 
@@ -107,11 +107,7 @@ def test_one_node_that_cannot_be_asked_keeps_no_other_from_it(api: FakeApi, tmp_
 
 
 def test_what_the_policy_refuses_is_told_in_its_words(api: FakeApi, tmp_path: Path) -> None:
-    def refuse(path: str) -> None:
-        if "nodeadmissions" in path:
-            raise Refused(403, "who must be the user")
-
-    api.before_write = refuse
+    api.before_write = refusing(403, "who must be the user", of="nodeadmissions")
     done = run(api, tmp_path, "node", "hold", "gpu-1", "--reason", "x")
     assert done.exit_code == 2 and "gpu-1" in done.stderr and "who must be the user" in done.stderr
 

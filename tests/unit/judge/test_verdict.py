@@ -167,12 +167,6 @@ def test_a_gpus_own_verdict_has_only_its_own_reasons() -> None:
     assert judged.reasons[0].gpu == GPUS[1].uuid
 
 
-def test_xid_of_a_process_that_the_run_killed_is_its_own() -> None:
-    own = replace(with_log(events=(xid(43, pid=77),)), killed_pids=frozenset({77}))
-    assert judge(own).verdict is Verdict.PASS
-    assert judge(replace(own, killed_pids=frozenset({78}))).verdict is Verdict.INCONCLUSIVE
-
-
 def test_only_codes_that_follow_a_kill_are_shown_as_own() -> None:
     assert is_own(xid(43, pid=77), XIDS, frozenset({77}))
     assert not is_own(xid(43, pid=77), XIDS, frozenset({78}))
@@ -192,12 +186,6 @@ def test_floors_of_the_model_are_judged_without_being_asked_for() -> None:
     seen = exchanged(healthy(), replace(result("gemm", "GPU-0"), measurements=(slow,)))
     assert [notice.code for notice in judge(seen).notices] == ["SLOW"]
     assert judge(replace(seen, simulated=True, allow_simulated=True)).notices == ()
-
-
-def test_xid_of_users_before_the_run_is_a_notice() -> None:
-    seen = replace(with_log(events=(xid(31),), before=(xid(31),)), passed_this_boot=True)
-    judged = judge(seen)
-    assert (judged.verdict, [notice.code for notice in judged.notices]) == (Verdict.PASS, ["XID_SUSPECT"])
 
 
 def test_fault_that_is_back_after_a_restart_goes_up_the_ladder() -> None:
@@ -243,11 +231,6 @@ def test_missed_fault_rate_of_a_gpu_takes_all_its_time() -> None:
     assert missed_fault_rate_of_gpu("GPU-0", passed) == pytest.approx(3 / 24)
     assert missed_fault_rate_of_gpu("GPU-2", passed) is None
     assert missed_fault_rate_of_gpu("GPU-0", [*passed, result("sm", "GPU-0", Verdict.INCONCLUSIVE)]) is None
-
-
-def test_dead_source_is_named() -> None:
-    log = KernelLogFindings("/var/log/none", alive=False)
-    assert judge(replace(healthy(), kernel_log=log)).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_gpu_whose_check_never_came_to_a_result_has_not_passed() -> None:

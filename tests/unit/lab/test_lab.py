@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import io
 import re
 import tarfile
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,23 +18,26 @@ from gpu_burnin.fleet.mirror import download, golang, programs
 from gpu_burnin.fleet.mirror.commands import run
 from tests.lab import binaries, container_image, paths, wall
 from tests.lab.error import LabError
-from tests.lab.model import read_groups, read_lab
+from tests.lab.model import Lab, read_groups, read_lab
 from tests.lab.paths import REPOSITORY
+from tests.support.server_helpers import QuietFiles, listening
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A folder served over HTTP on loopback, and its address."""
-    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield tmp_path, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with listening(partial(QuietFiles, directory=str(tmp_path))) as url:
+        yield tmp_path, url
+
+
+@pytest.fixture(scope="module")
+def lab() -> Lab:
+    """As Ansible reads it, once."""
+    return read_lab([REPOSITORY / "inventory/lab"])
 
 
 @pytest.mark.slow
-def test_the_labs_inventory_describes_the_labs_hosts() -> None:
-    lab = read_lab([REPOSITORY / "inventory/lab"])
+def test_the_labs_inventory_describes_the_labs_hosts(lab: Lab) -> None:
     assert lab.name == "lab"
     assert len({host.address for host in lab.hosts}) == len(lab.hosts) == 12
     assert [host.name for host in lab.hosts if host.gpu_scenario] == ["gpu-1", "gpu-2", "gpu-3"]
@@ -46,9 +47,8 @@ def test_the_labs_inventory_describes_the_labs_hosts() -> None:
 
 
 @pytest.mark.slow
-def test_no_two_labs_share_a_network() -> None:
+def test_no_two_labs_share_a_network(lab: Lab) -> None:
     """Molecule runs scenarios beside each other, in an order by their times: two of one network fail now and then."""
-    lab = read_lab([REPOSITORY / "inventory/lab"])
     networks: dict[str, list[str]] = {subnet: [lab.name] for subnet in lab.subnets}
     for path in REPOSITORY.glob("roles/*/molecule/*/inventory.yml"):
         variables = yaml.safe_load(path.read_text())["all"]["vars"]
@@ -57,21 +57,20 @@ def test_no_two_labs_share_a_network() -> None:
     assert {network: names for network, names in networks.items() if len(names) > 1} == {}
 
 
-def test_an_address_outside_the_labs_networks_is_refused() -> None:
-    lab = read_lab([REPOSITORY / "inventory/lab"])
+def test_an_address_outside_the_labs_networks_is_refused(lab: Lab) -> None:
     assert [lab.subnet_of(address) for address in ("198.18.7.31", "198.18.8.61")] == list(lab.subnets)
     with pytest.raises(LabError, match=r"lab lab: 198\.18\.9\.1 is in none of its networks"):
         lab.subnet_of("198.18.9.1")
 
 
-def test_the_labs_firewall_is_the_table_of_the_page() -> None:
+def test_the_labs_firewall_is_the_table_of_the_page(lab: Lab) -> None:
     """Each row of the page is a path, and no path is missing there: by protocol and port."""
     page = (REPOSITORY / "docs/operations/networks.md").read_text()
     table = page.partition("\n\n|")[2].partition("\n\n")[0]
     told = {(protocol, int(port)) for port, protocol in re.findall(r"\b(\d+)/(tcp|udp)", table)}
     # The lab's mirror has no TLS, its clock is this machine's, and its controller is the router.
     told -= {("tcp", 443), ("udp", 123), ("tcp", 22)}
-    assert {(path.protocol, path.port) for path in wall.paths(read_lab([REPOSITORY / "inventory/lab"]))} == told
+    assert {(path.protocol, path.port) for path in wall.paths(lab)} == told
 
 
 def test_an_inventory_without_lab_variables_is_refused_by_name(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ The steps are the real ones; Go, the root file system's builder and the download
 from __future__ import annotations
 
 import hashlib
-import http.server
 import signal
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from gpu_burnin.fleet.mirror import kept, programs
 from tests.lab import binaries, image
 from tests.support.clocks import PATIENCE_S
 from tests.support.lab_stand_ins import Machine, called
+from tests.support.server_helpers import QuietHandler, listening
 
 LABTOOL, DEVICEPLUGIN = (called(one.build) for one in binaries.IMAGES)
 BUILT = {build.name: called(build) for build in binaries.BUILDS}
@@ -182,7 +182,7 @@ class Site:
 def site() -> Iterator[Site]:
     found = Site()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             name = self.path.rsplit("/", 1)[-1]
             body = name.encode()
@@ -200,17 +200,9 @@ def site() -> Iterator[Site]:
                 return
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        found.url = f"http://127.0.0.1:{server.server_port}"
+    with listening(Handler) as found.url:
         yield found
         found.go_on.set()
-        server.shutdown()
-        thread.join()
 
 
 def test_finished_downloads_are_kept(machine: Machine, site: Site) -> None:

@@ -15,15 +15,7 @@ from gpu_burnin.fleet.mirror.progress import Progress, left_s
 from tests.lab import binaries, hosts, image
 from tests.lab.paths import REPOSITORY
 from tests.lab.preparing import DURATIONS
-
-
-class Clock:
-    """A clock that moves when told."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import HandClock
 
 
 class Terminal(io.StringIO):
@@ -62,11 +54,11 @@ def test_the_time_left(
 
 
 def test_a_first_run_is_estimated_by_what_is_shipped_and_by_its_own_pace() -> None:
-    out, clock = io.StringIO(), Clock()
+    out, clock = io.StringIO(), HandClock()
     with Progress("prepare", out, each=True, clock=clock) as shown:
         shown.plan(["build a", "build b"], after_s=200)
         shown.stage("build a", "1 of 2")
-        clock.now = 260  # 100 s were expected
+        clock.now_s = 260  # 100 s were expected
         shown.stage("build b", "2 of 2")
     assert out.getvalue().splitlines() == [
         " 0:00, about 10 min left  build a (1 of 2)",
@@ -75,13 +67,13 @@ def test_a_first_run_is_estimated_by_what_is_shipped_and_by_its_own_pace() -> No
 
 
 def test_a_run_that_goes_on_knows_the_pace_of_the_one_that_was_cut() -> None:
-    out, clock = io.StringIO(), Clock()
+    out, clock = io.StringIO(), HandClock()
     with pytest.raises(KeyboardInterrupt), Progress("prepare", out, each=True, clock=clock) as shown:
         shown.plan(["build a", "build b"])
         shown.stage("build a")
-        clock.now = 260
+        clock.now_s = 260
         shown.stage("build b")
-        clock.now = 300
+        clock.now_s = 300
         raise KeyboardInterrupt
     with Progress("prepare", out, each=True, clock=clock) as shown:
         shown.plan(["build b"])
@@ -91,39 +83,39 @@ def test_a_run_that_goes_on_knows_the_pace_of_the_one_that_was_cut() -> None:
 
 def test_a_stage_that_goes_on_says_nothing_of_the_pace(cache: Path) -> None:
     """What a cut run has done of it makes it short."""
-    out, clock = io.StringIO(), Clock()
+    out, clock = io.StringIO(), HandClock()
     with Progress("prepare", out, each=True, clock=clock) as shown:
         shown.plan(["build a", "build b"])
         shown.stage("build a", whole=False)
-        clock.now = 1
+        clock.now_s = 1
         shown.stage("build b")
-        clock.now = 301
+        clock.now_s = 301
     assert out.getvalue().splitlines()[-1] == " 0:01, about 5 min left  build b"
     assert json.loads((cache / "durations/prepare.json").read_text()) == {"build b": 300}
 
 
 def test_a_stage_of_which_less_is_to_be_done_takes_less() -> None:
     out = io.StringIO()
-    with Progress("prepare", out, each=True, clock=Clock()) as shown:
+    with Progress("prepare", out, each=True, clock=HandClock()) as shown:
         shown.plan(["build b"], share=0.1)
         shown.stage("build b", whole=False)
     assert out.getvalue() == " 0:00, about 30 s left  build b\n"
 
 
 def test_what_goes_on_beside_the_stages_is_said_as_long_as_it_does(cache: Path) -> None:
-    out, clock = io.StringIO(), Clock()
+    out, clock = io.StringIO(), HandClock()
     ended: list[int] = []
     with Progress("prepare", out, each=True, clock=clock) as shown:
         shown.plan(["build a", "build b"])
         shown.beside("build a", lambda: ended[0] if ended else None)
         shown.stage("build b")
-        clock.now = 60
+        clock.now_s = 60
         shown.tick()
         ended.append(0)
         shown.tick()
-        clock.now = 120
+        clock.now_s = 120
         shown.tick()
-        clock.now = 330
+        clock.now_s = 330
     assert out.getvalue().splitlines() == [
         " 0:00, about 5 min left  build b; beside it: build a",  # its own 100 s are none of the run's
         " 1:00, about 4 min left  still: build b; beside it: build a",
@@ -133,14 +125,14 @@ def test_what_goes_on_beside_the_stages_is_said_as_long_as_it_does(cache: Path) 
 
 
 def test_what_lasts_longer_than_all_that_it_is_beside_becomes_the_stage(cache: Path) -> None:
-    out, clock = io.StringIO(), Clock()
+    out, clock = io.StringIO(), HandClock()
     with Progress("prepare", out, each=True, clock=clock) as shown:
         shown.plan(["build b"])
         shown.beside("build b", lambda: None)
         shown.stage("build a")
-        clock.now = 100
+        clock.now_s = 100
         shown.stage("build b")
-        clock.now = 310
+        clock.now_s = 310
     assert out.getvalue().splitlines() == [
         " 0:00, about 5 min left  build a; beside it: build b",
         " 1:40, about 4 min left  build b",  # 200 s
@@ -150,7 +142,7 @@ def test_what_lasts_longer_than_all_that_it_is_beside_becomes_the_stage(cache: P
 
 def test_what_fails_beside_the_stages_is_said_once_and_is_no_measure(cache: Path) -> None:
     out = io.StringIO()
-    with Progress("prepare", out, each=True, clock=Clock()) as shown:
+    with Progress("prepare", out, each=True, clock=HandClock()) as shown:
         shown.beside("build a", lambda: 2)
         shown.tick()
         shown.stage("build b")
@@ -160,19 +152,19 @@ def test_what_fails_beside_the_stages_is_said_once_and_is_no_measure(cache: Path
 
 
 def test_what_others_keep_meanwhile_stays(cache: Path) -> None:
-    with Progress("prepare", io.StringIO(), each=True, clock=Clock()) as shown:
+    with Progress("prepare", io.StringIO(), each=True, clock=HandClock()) as shown:
         shown.stage("build a")
-        with Progress("prepare", io.StringIO(), each=True, clock=Clock()) as other:
+        with Progress("prepare", io.StringIO(), each=True, clock=HandClock()) as other:
             other.stage("build b")
     assert json.loads((cache / "durations/prepare.json").read_text()) == {"build a": 0, "build b": 0}
 
 
 def test_elsewhere_than_on_a_terminal_a_long_stage_says_once_a_minute_that_it_goes_on() -> None:
-    out, clock = io.StringIO(), Clock()
+    out, clock = io.StringIO(), HandClock()
     shown = Progress("prepare", out, each=True, clock=clock)
     shown.plan(["build a"])
     shown.stage("build a")
-    for clock.now in range(1, 131):
+    for clock.now_s in range(1, 131):
         shown.tick()
     assert out.getvalue().splitlines() == [
         " 0:00, about 100 s left  build a",
@@ -183,11 +175,11 @@ def test_elsewhere_than_on_a_terminal_a_long_stage_says_once_a_minute_that_it_go
 
 def test_on_a_terminal_one_line_is_rewritten_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    out, clock = Terminal(), Clock()
+    out, clock = Terminal(), HandClock()
     with Progress("prepare", out, each=True, clock=clock) as shown:
         shown.plan(["build a"])
         shown.stage("build a")
-        clock.now = 5
+        clock.now_s = 5
         shown.tick()
         shown.task("a task with a name that is longer than the terminal")
         shown.say("a line that stays")
@@ -199,14 +191,14 @@ def test_on_a_terminal_one_line_is_rewritten_and_gone_at_the_end(monkeypatch: py
 
 
 def test_a_run_that_nobody_knows_has_no_estimate_the_first_time_and_one_afterwards() -> None:
-    clock = Clock()
+    clock = HandClock()
     texts = []
     for _ in range(2):
         out = io.StringIO()
-        clock.now = 0
+        clock.now_s = 0
         with Progress("x", out, clock=clock) as shown:
             shown.stage("Build", "3 hosts")
-            clock.now = 30
+            clock.now_s = 30
             shown.remember()
         texts.append(out.getvalue())
     assert texts == [" 0:00  Build (3 hosts)\n", " 0:00, about 30 s left  Build (3 hosts)\n"]

@@ -17,8 +17,8 @@ from gpu_burnin.node.api import ApiRefused, NodeApi, NotYet
 from gpu_burnin.node.cluster_gate import ClusterGateClosed, check_cluster
 from gpu_burnin.node.watch.cluster import Backoff, Watcher, Writer
 from gpu_burnin.settings.config import Config, PublishConfig
-from tests.support.clocks import PATIENCE_S
-from tests.support.fake_api import FakeApi, Refused
+from tests.support.clocks import PATIENCE_S, HandClock, wait_until
+from tests.support.fake_api import FakeApi, Refused, refusing
 from tests.support.report_helpers import BOOT
 from tests.support.tls_pairs import make_pair, server_context
 
@@ -98,10 +98,7 @@ class TestClient:
     def test_refusals_are_final_or_may_pass(
         self, status: int, kind: type[Exception], api: FakeApi, config: Config
     ) -> None:
-        def refuse(path: str) -> None:
-            raise Refused(status, "no")
-
-        api.before_read = refuse
+        api.before_read = refusing(status, "no")
         for ask in (NodeApi(config).get, NodeApi(config).listed, lambda: next(NodeApi(config).watch("1", 1.0))):
             with pytest.raises(kind) as caught:
                 ask()
@@ -124,10 +121,7 @@ class TestHeartbeat:
 
     @pytest.mark.parametrize(("status", "kind"), [(403, ApiRefused), (404, NotYet), (503, NotYet)])
     def test_a_refusal_says_of_what(self, status: int, kind: type[Exception], api: FakeApi, config: Config) -> None:
-        def refuse(path: str) -> None:
-            raise Refused(status, "no")
-
-        api.before_write = refuse
+        api.before_write = refusing(status, "no")
         with pytest.raises(kind, match="AgentHeartbeat") as caught:
             NodeApi(config).renew(self.BEAT)
         assert caught.value.status == status  # type: ignore[attr-defined]
@@ -161,7 +155,7 @@ class TestWatcher:
         def asks(*, again: bool) -> None:
             nonlocal watching
             # List and watch have one path: each second request is a watch.
-            until(lambda: len(api.requests) == watching + 2 * again)
+            wait_until(lambda: len(api.requests) == watching + 2 * again)
             watching = len(api.requests)
 
         stop = threading.Event()
@@ -169,12 +163,12 @@ class TestWatcher:
         thread.start()
         asks(again=True)
         put(api, request="one")
-        until(lambda: request_of(heard.nodes[-1]) == "one")
+        wait_until(lambda: request_of(heard.nodes[-1]) == "one")
         api.restore(7, **{"muster.dev/request": "of the backup"})
         asks(again=True)
         assert request_of(heard.nodes[-1]) == "of the backup"
         put(api, request="two")
-        until(lambda: request_of(heard.nodes[-1]) == "two")
+        wait_until(lambda: request_of(heard.nodes[-1]) == "two")
         asks(again=False)
         stop.set()
         api.cut_watches()
@@ -247,10 +241,7 @@ class TestWriter:
         writer.want({"muster.dev/agent": "mine"})
         writer.found(api.nodes["gpu-1"])
 
-        def refuse(path: str) -> None:
-            raise Refused(503, "overloaded")
-
-        api.before_write = refuse
+        api.before_write = refusing(503, "overloaded")
         assert not writer.once()
         assert "overloaded" in troubles[0]
         api.before_write = lambda path: None
@@ -266,18 +257,15 @@ class TestWriter:
         assert backoff.next_s() <= 1.0
 
 
-class Clock:
-    """Time that passes in sleep alone; `then` is done at the first sleep."""
+class Clock(HandClock):
+    """`then` is done at the first sleep."""
 
     def __init__(self, then: Any = None) -> None:
-        self.now_s = 0.0
+        super().__init__()
         self.then = then
 
-    def __call__(self) -> float:
-        return self.now_s
-
     def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
+        super().sleep(seconds)
         if self.then:
             self.then()
 
@@ -345,11 +333,8 @@ class TestClusterGate:
     def test_kubelet_may_start_to_replace_a_certificate_that_is_not_taken(
         self, status: int, opens: bool, api: FakeApi, config: Config, root: Path, tmp_path: Path
     ) -> None:
-        def refuse(path: str) -> None:
-            raise Refused(status, "no")
-
         put(api, boot=OTHER_BOOT)
-        api.before_read = refuse
+        api.before_read = refusing(status, "no")
         if opens:
             assert "does not take kubelet's certificate" in self.ask(config, root, tmp_path)
             api.before_read = lambda path: None
@@ -370,13 +355,3 @@ class TestClusterGate:
             self.ask(config, root, tmp_path)
         note = agent_note(api)
         assert note is not None and note.boot_id == BOOT
-
-
-def until(holds: Any) -> None:
-    """Wait for a condition, with the deadline of all tests."""
-    waited = threading.Event()
-    for _ in range(int(PATIENCE_S * 20)):
-        if holds():
-            return
-        waited.wait(0.05)
-    raise AssertionError("it did not come")

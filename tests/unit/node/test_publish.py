@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ from gpu_burnin.node.publish import publish
 from gpu_burnin.node.signing import annotation_of
 from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config, PublishConfig
+from tests.support.clocks import HandClock
 from tests.support.report_helpers import NOW, leave_run
-from tests.support.server_helpers import serving
+from tests.support.server_helpers import QuietHandler, listening
 from tests.support.tls_pairs import make_pair, server_context
 
 
@@ -30,16 +30,16 @@ class Api:
         self.answers: list[int] = []
         self.requests: list[str] = []
 
-    def handler(self) -> type[BaseHTTPRequestHandler]:
+    def handler(self) -> type[QuietHandler]:
         api = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 self.answer()
 
             def do_PATCH(self) -> None:
                 assert self.headers["Content-Type"] == "application/merge-patch+json"
-                patch = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                patch = json.loads(self.body())
                 if not api.answers or api.answers[0] == 200:
                     api.node["metadata"]["annotations"].update(patch["metadata"]["annotations"])
                 self.answer()
@@ -48,15 +48,7 @@ class Api:
                 assert self.path == "/api/v1/nodes/gpu-1"
                 api.requests.append(self.command)
                 status = api.answers.pop(0) if api.answers else 200
-                body = api.node if status == 200 else {"kind": "Status", "message": f"no: {status}"}
-                data = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
+                self.reply_json(status, api.node if status == 200 else {"kind": "Status", "message": f"no: {status}"})
 
         return Handler
 
@@ -76,29 +68,14 @@ def api() -> Api:
 def published(api: Api, pairs: tuple[Path, Path], config: Config, statement: Statement) -> Iterator[tuple[Config, str]]:
     """A configuration whose server runs, and the annotation that is to be published."""
     server_pem, client_pem = pairs
-    server = ThreadingHTTPServer(("127.0.0.1", 0), api.handler())
-    server.socket = server_context(server_pem, client_pem).wrap_socket(server.socket, server_side=True)
     run = leave_run(config, statement)
-    target = PublishConfig(f"https://127.0.0.1:{server.server_port}", server_pem, client_pem, "example.org")
-    with serving(server):
+    with listening(api.handler(), tls=server_context(server_pem, client_pem)) as url:
+        target = PublishConfig(url, server_pem, client_pem, "example.org")
         yield replace(config, publish=target), annotation_of(run.path)
 
 
-class Clock:
-    """Time that passes only in sleep."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def run_publish(config: Config, deadline_s: float = 5.0) -> bool:
-    clock = Clock()
+    clock = HandClock()
     return publish(config, deadline_s, clock, clock.sleep)
 
 

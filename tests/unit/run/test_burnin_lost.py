@@ -113,9 +113,8 @@ def test_evidence_that_cannot_be_signed_leaves_the_verdict_and_closes_the_gate(n
 
 
 @pytest.mark.slow
-def test_full_disk_before_the_run(node: Node) -> None:
-    node.configure(checks=["state"])
-    assert node.run()[0] == 0
+def test_full_disk_before_the_run(passed_node: Node) -> None:
+    node = passed_node
     code, _, err = node.call("run", "--json", file_limit_bytes=0)
     assert code == 2
     assert node.call("gate")[0] == 0, "a run that cannot close the gate does not begin"
@@ -125,10 +124,9 @@ def test_full_disk_before_the_run(node: Node) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_limit_bytes", [pytest.param(500, marks=pytest.mark.soak), 5000])
-def test_full_disk_takes_no_verdict_away_and_leaves_the_gate_closed(file_limit_bytes: int, node: Node) -> None:
+def test_full_disk_takes_no_verdict_away_and_leaves_the_gate_closed(file_limit_bytes: int, passed_node: Node) -> None:
     """500 bytes end the journal, 5000 the report; the campaign has both, of a verdict that opens no gate anyway."""
-    node.configure(checks=["state"])
-    assert node.run()[0] == 0
+    node = passed_node
     assert node.call("gate")[0] == 0
     code, verdict, said = full(node, file_limit_bytes)
     assert (code, verdict) == (3, "PASS")
@@ -145,9 +143,8 @@ def test_full_disk_takes_no_verdict_away_and_leaves_the_gate_closed(file_limit_b
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_leaves_the_gate_closed(node: Node) -> None:
-    node.configure(checks=["state"])
-    assert node.run()[0] == 0
+def test_a_run_that_is_killed_leaves_the_gate_closed(passed_node: Node) -> None:
+    node = passed_node
     assert node.call("gate")[0] == 0
     node.configure()
     process = node.start("run", "--json")
@@ -182,9 +179,8 @@ def test_an_unwritable_place_of_metrics_changes_no_verdict(node: Node) -> None:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_run_after_damage_to_the_last_journal(node: Node) -> None:
-    node.configure(checks=["state"])
-    assert node.run()[0] == 0
+def test_a_run_after_damage_to_the_last_journal(passed_node: Node) -> None:
+    node = passed_node
     run = node.store.runs()[-1]
     run.journal.write_bytes(b"\0" * 100 + run.journal.read_bytes())
     (run.path / "report.json").unlink()
@@ -194,9 +190,8 @@ def test_a_run_after_damage_to_the_last_journal(node: Node) -> None:
 
 
 @pytest.mark.slow
-def test_a_truncated_journal_of_this_boot_is_no_death(node: Node) -> None:
-    node.configure(checks=["state"])
-    assert node.run()[0] == 0
+def test_a_truncated_journal_of_this_boot_is_no_death(passed_node: Node) -> None:
+    node = passed_node
     journal = node.store.runs()[-1].journal
     journal.write_bytes(journal.read_bytes()[:-30])
     assert node.run()[0] == 0

@@ -21,7 +21,7 @@ from gpu_burnin.telemetry.sampling import Sampling
 from gpu_burnin.telemetry.sampling_record import EVENTS, SAMPLES
 from gpu_burnin.telemetry.state import to_gpu
 from gpu_burnin.types import Gpu
-from tests.support.clocks import PATIENCE_S, wait_until
+from tests.support.clocks import PATIENCE_S, has_ended, wait_until
 from tests.support.observed import observed
 
 INTERVAL_S = 0.02
@@ -88,14 +88,6 @@ def codes(findings: TelemetryFindings, gpus: tuple[Gpu, ...]) -> tuple[dict[str,
     return by_gpu
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended; a zombie has."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 @pytest.mark.slow
 def test_healthy_gpus_are_sampled_and_nothing_is_left(node: Node, tmp_path: Path) -> None:
     gpus, watcher = node("gpus = 2\n"), Watcher()
@@ -108,7 +100,7 @@ def test_healthy_gpus_are_sampled_and_nothing_is_left(node: Node, tmp_path: Path
         findings = samplers.findings()
     assert samplers.findings() == findings
     assert codes(findings, gpus) == ({}, {})
-    assert all(map(gone, pids))
+    assert all(map(has_ended, pids))
     assert samplers.left_behind == ()
     assert list(run_dir.iterdir()) == []
     assert [one.gpu for one in findings.series] == [gpu.uuid for gpu in gpus]
@@ -369,7 +361,7 @@ def test_an_interrupted_start_leaves_no_sampler(
     monkeypatch.setattr(samplers, "_wait_until_ready", interrupt)
     with pytest.raises(KeyboardInterrupt):
         samplers.__enter__()
-    assert gone(samplers._processes[0].pid)
+    assert has_ended(samplers._processes[0].pid)
 
 
 def test_samplers_end_with_their_parent(node: Node, tmp_path: Path) -> None:
@@ -389,9 +381,9 @@ with Sampling(gpus, Path({str(tmp_path)!r}), lambda event: None) as samplers:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        assert not gone(pid)
+        assert not has_ended(pid)
         parent.kill()
-    wait_until(lambda: gone(pid))
+    wait_until(lambda: has_ended(pid))
 
 
 def test_no_gpu_is_no_telemetry(tmp_path: Path) -> None:

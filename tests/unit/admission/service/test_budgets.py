@@ -16,6 +16,7 @@ from gpu_burnin.admission.view import Budget, Rules
 from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.api.names import Names
 from gpu_burnin.system.clock import rfc3339
+from tests.support.clocks import HandClock
 
 ACCEPTED = {"sequence": 1}
 VERSIONS = itertools.count(1)
@@ -28,13 +29,6 @@ def put(records: Records, name: str, state: str, spec: dict[str, Any] | None = N
     records.put({"metadata": {"name": name, "resourceVersion": version}, "spec": spec or {}, "status": status})
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def records() -> Records:
     found = Records(Names())
@@ -44,12 +38,12 @@ def records() -> Records:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock(100.0)
 
 
 @pytest.fixture
-def budgets(records: Records, clock: Clock) -> Budgets:
+def budgets(records: Records, clock: HandClock) -> Budgets:
     return Budgets(records, 2.0, 0.2, 0.05, lambda fleet: 2, clock)
 
 
@@ -108,7 +102,7 @@ def test_old_evidence_has_a_smaller_share_within_the_larger(budgets: Budgets, re
     assert granted(budgets, Budget.EXPIRE, "n01") == [False]
 
 
-def test_a_small_fleet_may_lose_one(clock: Clock) -> None:
+def test_a_small_fleet_may_lose_one(clock: HandClock) -> None:
     records = Records(Names())
     for name in ("a", "b", "c"):
         put(records, name, "ready")
@@ -116,54 +110,54 @@ def test_a_small_fleet_may_lose_one(clock: Clock) -> None:
     assert granted(budgets, Budget.GATE, "a", "b") == [True, False]
 
 
-def test_joins_have_each_their_own_moment(budgets: Budgets, clock: Clock) -> None:
+def test_joins_have_each_their_own_moment(budgets: Budgets, clock: HandClock) -> None:
     names = [f"j{number}" for number in range(5)]
     assert granted(budgets, Budget.JOIN, *names) == [True] + [False] * 4
     waits = [budgets.ask(Budget.JOIN, name).after_s for name in names[1:]]
     assert waits == pytest.approx([0.5, 1.0, 1.5, 2.0])
     budgets.settled(names[0])
-    clock.now += 0.5
+    clock.now_s += 0.5
     # Who has leave and asks again, as after a look that was cut short, keeps it.
     assert granted(budgets, Budget.JOIN, names[1], names[1], names[2]) == [True, True, False]
 
 
-def test_a_node_whose_writes_fail_takes_no_place_from_the_others(budgets: Budgets, clock: Clock) -> None:
+def test_a_node_whose_writes_fail_takes_no_place_from_the_others(budgets: Budgets, clock: HandClock) -> None:
     for number in range(20):
         assert granted(budgets, Budget.JOIN, f"n{number}") == [True]
         budgets.broke_off(f"n{number}")
-        clock.now += 0.5
+        clock.now_s += 0.5
 
 
 @pytest.mark.parametrize(("per_s", "most", "span_s"), [(50.0, 50, 1.0), (5.0, 5, 1.0), (2.5, 2, 1.0), (0.25, 1, 4.0)])
 @pytest.mark.parametrize("stall_s", [0.0, 3.0], ids=["quick API", "slow API"])
 def test_no_second_has_more_joins_than_allowed(per_s: float, most: int, span_s: float, stall_s: float) -> None:
     """Waiting nodes come when they are told, or all late at once; each is written within a quarter of a second."""
-    clock, chance = Clock(), random.Random(7)
+    clock, chance = HandClock(100.0), random.Random(7)
     pace = Pace(per_s, clock)
-    waiting = [(clock.now, f"n{number}") for number in range(int(per_s * 6) + 3)]
-    began_s, written, asked = clock.now, [], 0
+    waiting = [(clock.now_s, f"n{number}") for number in range(int(per_s * 6) + 3)]
+    began_s, written, asked = clock.now_s, [], 0
     busy: list[tuple[float, str]] = []
     stalled = (began_s + 0.5, began_s + 0.5 + stall_s)
     heapq.heapify(waiting)
     while waiting or busy:
-        if busy and (not waiting or busy[0][0] <= max(waiting[0][0], clock.now)):
+        if busy and (not waiting or busy[0][0] <= max(waiting[0][0], clock.now_s)):
             at_s, name = heapq.heappop(busy)
-            clock.now = max(clock.now, at_s)
+            clock.now_s = max(clock.now_s, at_s)
             # The write itself is anywhere between the leave and its end.
-            written.append(clock.now)
+            written.append(clock.now_s)
             pace.over(name)
             continue
         at_s, name = heapq.heappop(waiting)
         if stalled[0] <= at_s < stalled[1]:
             heapq.heappush(waiting, (stalled[1], name))
             continue
-        clock.now = max(clock.now, at_s)
+        clock.now_s = max(clock.now_s, at_s)
         asked += 1
         wait_s = pace.ask(name)
         if wait_s > 0:
-            heapq.heappush(waiting, (clock.now + wait_s, name))
+            heapq.heappush(waiting, (clock.now_s + wait_s, name))
         else:
-            heapq.heappush(busy, (clock.now + chance.uniform(0.0, 0.25), name))
+            heapq.heappush(busy, (clock.now_s + chance.uniform(0.0, 0.25), name))
     for number, at_s in enumerate(written):
         assert sum(at_s - span_s < other <= at_s for other in written[: number + 1]) <= most
     # And at half of that pace at least, though each leave holds its place for its writes too.

@@ -13,7 +13,7 @@ from gpu_burnin.admission.service.evict import AGAIN_S, Evictor
 from gpu_burnin.admission.service.journal import EventRecorder, Journal
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.view import Pod
-from tests.support.fake_api import FakeApi, Refused
+from tests.support.fake_api import FakeApi, refusing
 
 POD = Pod("ml", "train", "uid-1", gpus=8)
 PATH = "/api/v1/namespaces/ml/pods/train/eviction"
@@ -56,10 +56,7 @@ def test_a_pod_is_asked_by_its_uid(api: FakeApi, evictor: Evictor) -> None:
 def test_a_budget_that_refuses_is_asked_again_and_told_once(
     api: FakeApi, evictor: Evictor, clock: Clock, out: io.StringIO
 ) -> None:
-    def refuse(path: str) -> None:
-        raise Refused(429, "it would violate the pod's disruption budget", {"Retry-After": "0"})
-
-    api.before_write = refuse
+    api.before_write = refusing(429, "it would violate the pod's disruption budget", {"Retry-After": "0"})
     again = evictor.ask("gpu-1", [POD], "a fault")
     assert again == clock.now + timedelta(seconds=AGAIN_S)
     asked = len(api.writes())
@@ -76,10 +73,7 @@ def test_a_pod_that_is_gone_is_done(api: FakeApi, evictor: Evictor) -> None:
 
 
 def test_other_trouble_is_the_nodes(api: FakeApi, evictor: Evictor) -> None:
-    def refuse(path: str) -> None:
-        raise Refused(403, "pods is forbidden")
-
-    api.before_write = refuse
+    api.before_write = refusing(403, "pods is forbidden")
     with pytest.raises(ApiError, match="evict pod ml/train: pods is forbidden"):
         evictor.ask("gpu-1", [POD], "a fault")
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.service.leader import LEASE_S, RENEW_S, WRITE_S, Leadership, NotLeader
-from tests.support.fake_api import FakeApi, Refused
+from tests.support.fake_api import FakeApi, refusing
 
 
 class Clocks:
@@ -113,10 +113,7 @@ def test_a_lease_given_back_is_free_at_once(candidate: Callable[[str], Leadershi
 
 
 def test_without_rights_nobody_leads(api: FakeApi, candidate: Callable[[str], Leadership]) -> None:
-    def refuse(path: str) -> None:
-        raise Refused(403, "leases is forbidden")
-
-    api.before_write = refuse
+    api.before_write = refusing(403, "leases is forbidden")
     one = candidate("one")
     with pytest.raises(ApiError, match=r"create the Lease muster-system/muster-admitter: leases is forbidden"):
         one.campaign()

@@ -7,25 +7,16 @@ import threading
 import pytest
 
 from gpu_burnin.admission.service.queue import BURST, FIRST_DELAY_S, SPACING_S, WorkQueue
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import HandClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock(1000.0)
 
 
 @pytest.fixture
-def queue(clock: Clock) -> WorkQueue:
+def queue(clock: HandClock) -> WorkQueue:
     return WorkQueue(clock, jitter=lambda: 1.0)
 
 
@@ -55,7 +46,7 @@ def test_what_comes_for_a_name_at_work_comes_after_it(queue: WorkQueue) -> None:
     assert taken(queue) == ["a"]
 
 
-def test_trouble_doubles_its_delay_and_no_change_cuts_it_short(queue: WorkQueue, clock: Clock) -> None:
+def test_trouble_doubles_its_delay_and_no_change_cuts_it_short(queue: WorkQueue, clock: HandClock) -> None:
     for delay in (FIRST_DELAY_S, 2 * FIRST_DELAY_S, 4 * FIRST_DELAY_S):
         queue.add("bad")
         assert queue.get() == "bad"
@@ -63,7 +54,7 @@ def test_trouble_doubles_its_delay_and_no_change_cuts_it_short(queue: WorkQueue,
         queue.add("bad")
         queue.add("good")
         assert taken(queue) == ["good"]
-        clock.now += delay
+        clock.now_s += delay
     assert (queue.failures("bad"), queue.delayed()) == (3, 1)
     assert taken(queue) == ["bad"]
     queue.reset_backoff("bad")
@@ -71,27 +62,27 @@ def test_trouble_doubles_its_delay_and_no_change_cuts_it_short(queue: WorkQueue,
     assert (taken(queue), queue.failures("bad"), queue.delayed()) == (["bad"], 0, 0)
 
 
-def test_the_newest_word_on_time_counts(queue: WorkQueue, clock: Clock) -> None:
-    queue.add_at("a", clock.now + 10)
-    queue.add_at("b", clock.now + 10)
-    queue.add_at("a", clock.now + 20)
+def test_the_newest_word_on_time_counts(queue: WorkQueue, clock: HandClock) -> None:
+    queue.add_at("a", clock.now_s + 10)
+    queue.add_at("b", clock.now_s + 10)
+    queue.add_at("a", clock.now_s + 20)
     queue.add_at("b", None)
-    clock.now += 15
+    clock.now_s += 15
     assert taken(queue) == []
-    clock.now += 10
+    clock.now_s += 10
     assert taken(queue) == ["a"]
 
 
-def test_a_name_that_changes_all_the_time_is_slowed_down_alone(queue: WorkQueue, clock: Clock) -> None:
+def test_a_name_that_changes_all_the_time_is_slowed_down_alone(queue: WorkQueue, clock: HandClock) -> None:
     looked = 0
     for _ in range(int(10 * BURST)):
         queue.add_all(["busy"])
         looked += taken(queue).count("busy")
-        clock.now += 0.01
+        clock.now_s += 0.01
     assert BURST <= looked <= BURST + 3
     queue.add("calm")
     assert taken(queue) == ["calm"]
-    clock.now += SPACING_S
+    clock.now_s += SPACING_S
     assert taken(queue) == ["busy"]
 
 

@@ -20,7 +20,7 @@ from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT2
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working
 from tests.support.csr_helpers import client_csr
-from tests.support.fake_api import FakeApi, Refused
+from tests.support.fake_api import FakeApi, refusing
 
 
 def test_a_pass_lets_a_node_in_and_a_fail_takes_it_out(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
@@ -223,12 +223,9 @@ def test_what_should_wait_for_its_turn_to_join_waits(api: FakeApi, fleet: Fleet,
 def test_an_api_server_that_goes_away_loses_nothing(api: FakeApi, fleet: Fleet, tmp_path: Path) -> None:
     fleet.prove("gpu-1")
 
-    def away(path: str) -> None:
-        raise Refused(503, "the server is unavailable")
-
     with working(api, tmp_path) as admitter:
         until("the admission", lambda: fleet.ready("gpu-1"))
-        api.before_read = api.before_write = away
+        api.before_read = api.before_write = refusing(503, "the server is unavailable")
         api.cut_watches()
         fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL)
         until("the word", lambda: any("unavailable" in text for text in admitter.messages()))

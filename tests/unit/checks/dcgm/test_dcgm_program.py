@@ -18,7 +18,7 @@ from gpu_burnin.checks.dcgm.result import DiagnosticRow
 from gpu_burnin.report.formatting import covered
 from gpu_burnin.system.children import child_environment
 from gpu_burnin.types import JSON, CheckResult, Verdict
-from tests.support.clocks import PATIENCE_S, wait_until
+from tests.support.clocks import PATIENCE_S, has_ended, wait_until
 from tests.support.dcgm_answers import GPUS, NVVS_ERROR, Document, answer, spoil
 
 # --- dcgmi itself ---
@@ -147,14 +147,6 @@ def test_progress_is_shown_while_dcgmi_runs(dcgmi: Callable[[str], Path], tmp_pa
 # --- its end ---
 
 
-def _gone(pid: int) -> bool:
-    """Whether a process has ended (a zombie has)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def _pid(path: Path) -> int:
     """The process number that a script writes when it is up."""
     wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
@@ -181,7 +173,7 @@ def test_after_its_time_dcgmi_is_told_to_end_and_all_of_its_group_is_gone(
     assert "was ended after" in reason.message
     assert (tmp_path / "stopped").read_text() == "stopped\n"
     pids = [_pid(tmp_path / name) for name in ("self", "child")]
-    wait_until(lambda: all(map(_gone, pids)))
+    wait_until(lambda: all(map(has_ended, pids)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -197,7 +189,7 @@ def test_dcgmi_ends_with_its_worker(dcgmi: Callable[[str], Path], tmp_path: Path
         pids = [_pid(tmp_path / name) for name in ("self", "child")]
         os.killpg(worker.pid, number)
         worker.wait(PATIENCE_S)
-        wait_until(lambda: all(map(_gone, pids)))
+        wait_until(lambda: all(map(has_ended, pids)))
         assert (tmp_path / "stopped").exists()
     finally:
         worker.kill()
