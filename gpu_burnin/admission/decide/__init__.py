@@ -1,4 +1,9 @@
-"""The rules of standing admission: what has to change for one node, from all that is known of it. Pure."""
+"""The rules of standing admission: what has to change for one node, from all that is known of it. Pure.
+
+From the evidence to the taint: facts.look judges it once, order.judge finds the first condition that holds,
+plan.plan_of says whether the node takes work, desired.desired_state which taints that means, desired.node_patch what
+has to change for them. What becomes of tests is in retest.py, who leaves in draining.py.
+"""
 
 from gpu_burnin.admission.decide.codes import CODES
 from gpu_burnin.admission.decide.core import Decision, decide, withheld

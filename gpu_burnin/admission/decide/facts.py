@@ -259,12 +259,26 @@ def rank(level: str) -> int:
 
 
 def _examined(view: View, spec: Spec, status: Status) -> Evidence:
-    """The evidence after what the record alone can tell: its form, another machine, an older one than was seen."""
+    """The evidence after what the record alone can tell: its form, another machine, an older one than was seen.
+
+    A signed statement may still be none that can be judged.
+    """
     evidence, name = view.evidence, view.name
     statement = evidence.statement
     if evidence.code is not None or statement is None:
         return evidence
-    if why := _misshapen(statement):
+    texts = [(name, getattr(statement, name)) for name in ("machine_id", "boot_id", "level", "finished_at")]
+    unfit = [name for name, text in texts if len(text) > _MOST_CHARS or not text.isprintable()]
+    why = ""
+    if not 1 <= statement.sequence <= MAX_SEQUENCE:
+        why = "its sequence is not between 1 and 2^53"
+    elif unfit:
+        why = f"its {unfit[0]} is not a line of at most {_MOST_CHARS} characters"
+    elif statement.verdict is Verdict.PASS and rank(statement.level) < 0:
+        why = "its level is none that a run can pass"
+    elif when(statement.finished_at) is None:
+        why = "its finished_at is not a time"
+    if why:
         return Evidence(None, {}, "EVIDENCE_MALFORMED", f"{name}: the evidence statement cannot be read: {why}")
     for machine in (spec.identity.machine_id, machine_id(view.node or _NO_NODE)):
         if statement.node != name or (machine and statement.machine_id != machine):
@@ -326,19 +340,6 @@ def _highest(spec: Spec, status: Status) -> tuple[int, str]:
     if status.host_key != spec.identity.host_key or carried[0] > status.highest_sequence:
         return carried
     return status.highest_sequence, status.highest_report_sha256
-
-
-def _misshapen(statement: Statement) -> str:
-    """Why a signed statement is still none that can be judged, or ""."""
-    if not 1 <= statement.sequence <= MAX_SEQUENCE:
-        return "its sequence is not between 1 and 2^53"
-    for name in ("machine_id", "boot_id", "level", "finished_at"):
-        text = getattr(statement, name)
-        if len(text) > _MOST_CHARS or not text.isprintable():
-            return f"its {name} is not a line of at most {_MOST_CHARS} characters"
-    if statement.verdict is Verdict.PASS and rank(statement.level) < 0:
-        return "its level is none that a run can pass"
-    return "" if when(statement.finished_at) is not None else "its finished_at is not a time"
 
 
 def _last_test(status: Status, statement: Statement) -> Tested | None:

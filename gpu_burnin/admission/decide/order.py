@@ -38,7 +38,7 @@ ORDER: tuple[Rule, ...] = (
     requested("repair", State.REPAIRING, "REPAIRING", "in repair"),
     # A fault that may be acted on has the work leave, which no hold, nor the end of a person's quarantine, puts off.
     lambda node: found if (found := conditions.failed(node)) and found.fault else None,
-    # What people ask, the more first. All below is what they overrule: a node that nothing is wrong with, too.
+    # What people ask, the stronger first; it also closes a node that nothing is wrong with, so all else is below.
     requested("quarantine", State.QUARANTINED, "QUARANTINED_BY_PERSON", "put in quarantine"),
     requested("hold", State.HELD, "HELD_BY_PERSON", "held"),
     # Nothing more can be seen of a node that is not there.

@@ -131,19 +131,10 @@ class Service:
 
     def _gauges(self) -> dict[str, tuple[str, Callable[[], Iterable[_Sample]]]]:
         def of(read: Callable[[Term], float]) -> Callable[[], Iterable[_Sample]]:
-            def samples() -> Iterable[_Sample]:
-                term = self.term
-                return [] if term is None else [({}, read(term))]
+            return lambda: [({}, read(term))] if (term := self.term) is not None else []
 
-            return samples
-
-        def states() -> Iterable[_Sample]:
-            term = self.term
-            return [] if term is None else [({"state": s}, n) for s, n in sorted(term.states().items())]
-
-        def held() -> Iterable[_Sample]:
-            term = self.term
-            return [] if term is None else [({"reason": code}, n) for code, n in sorted(term.held().items())]
+        def by(label: str, counts: Callable[[Term], Mapping[str, int]]) -> Callable[[], Iterable[_Sample]]:
+            return lambda: [({label: key}, n) for key, n in sorted(counts(term).items())] if (term := self.term) else []
 
         def last_heard() -> Iterable[_Sample]:
             term, now_s = self.term, time.monotonic()
@@ -152,8 +143,8 @@ class Service:
 
         return {
             "leader": ("1 while this process leads.", lambda: [({}, float(self.leadership.held()))]),
-            "nodes": ("Nodes by the state in their NodeAdmission.", states),
-            "held": ("Nodes that take no new work, by the code of the reason.", held),
+            "nodes": ("Nodes by the state in their NodeAdmission.", by("state", Term.states)),
+            "held": ("Nodes that take no new work, by the code of the reason.", by("reason", Term.held)),
             "proof_expires_soon": (
                 "Working nodes whose proof ends within a day.",
                 of(lambda term: term.proofs_end_soon(datetime.now(UTC))),

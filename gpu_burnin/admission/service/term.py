@@ -32,7 +32,7 @@ from gpu_burnin.admission.service.journal import EventRecorder, Journal
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.pause import Pause
-from gpu_burnin.admission.service.queue import WorkQueue
+from gpu_burnin.admission.service.queue import MOST_DELAY_S, WorkQueue
 from gpu_burnin.admission.service.reconciler import Reconciler, Stale
 from gpu_burnin.admission.service.reflector import Reflector
 from gpu_burnin.admission.service.verify import Verifier
@@ -247,15 +247,15 @@ class Term:
             self._refresh(name)
         except ApiError as error:
             passing = error.status in (0, 429) or error.status >= 500
-            self._in_vain(name, "api", _PASSING_DELAY_S if passing else None)
+            self._in_vain(name, "api", _PASSING_DELAY_S if passing else MOST_DELAY_S)
             if not isinstance(error, NotFound):
                 self._log_once(name, f"{name}: {error}")
             self._refresh(name)
         except GpuBurninError as error:
-            self._in_vain(name, "record", None)
+            self._in_vain(name, "record")
             self._log_once(name, str(error))
         except Exception as error:
-            self._in_vain(name, "fault", None)
+            self._in_vain(name, "fault")
             self._log_once(name, f"{name}: a fault of muster itself ({error!r})", traceback=traceback.format_exc())
         else:
             self.queue.reset_backoff(name)
@@ -268,12 +268,9 @@ class Term:
             return True
         return False
 
-    def _in_vain(self, name: str, kind: str, most_s: float | None) -> None:
+    def _in_vain(self, name: str, kind: str, most_s: float = MOST_DELAY_S) -> None:
         self.metrics.add("failed_looks", {"kind": kind})
-        if most_s is None:
-            self.queue.fail(name)
-        else:
-            self.queue.fail(name, most_s)
+        self.queue.fail(name, most_s)
 
     def _log_once(self, name: str, sentence: str, **more: object) -> None:
         """One line for each trouble of a node, until it went well once."""

@@ -37,7 +37,15 @@ class Verifier:
             return Evidence(code="HOST_KEY_UNKNOWN", message=message)
         try:
             envelope = decode_annotation(text)
-            if not self._authentic(name, key, envelope.statement, envelope.signature):
+            digest = hashlib.sha256(
+                b"\0".join([key.encode(), envelope.statement, envelope.signature.encode("utf-8", "replace")])
+            ).digest()
+            known = self._known.get(name)
+            if known is None or known[0] != digest:
+                holds = signature_holds(envelope.statement, envelope.signature, key)
+                self.metrics.add("evidence_verified", {"result": "authentic" if holds else "refused"})
+                known = self._known[name] = digest, holds
+            if not known[1]:
                 message = f"{name}: the evidence is not signed by its pinned host key"
                 return Evidence(code="EVIDENCE_SIGNATURE", message=message)
             verified = read_envelope(envelope)
@@ -58,13 +66,3 @@ class Verifier:
     def forget(self, name: str) -> None:
         """The node is gone."""
         self._known.pop(name, None)
-
-    def _authentic(self, name: str, key: str, data: bytes, signature: str) -> bool:
-        digest = hashlib.sha256(b"\0".join([key.encode(), data, signature.encode("utf-8", "replace")])).digest()
-        known = self._known.get(name)
-        if known is None or known[0] != digest:
-            holds = signature_holds(data, signature, key)
-            self.metrics.add("evidence_verified", {"result": "authentic" if holds else "refused"})
-            known = (digest, holds)
-            self._known[name] = known
-        return known[1]
