@@ -36,14 +36,15 @@ main()
 # What a run does with its waves, and what it leaves.
 BURNIN = """\
 import hashlib, json, os, sys, time
-from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from gpu_burnin.api.evidence import Statement
 from gpu_burnin.settings.config import load_config
 from gpu_burnin.checks.power import grant_request as power_grant
+from gpu_burnin.report import model
 from gpu_burnin.system import host as machine
-from gpu_burnin.types import Verdict
+from gpu_burnin.types import Notice, Verdict
+from tests.support.made_reports import make_report
 from tests.support.report_helpers import HARDWARE_SHA256, leave_run
 host = Path(os.environ["FAKE_HOST"])
 if not (host / "asks_nothing").exists():
@@ -62,8 +63,8 @@ if not (host / "asks_nothing").exists():
             break
         time.sleep(0.02)
     power_grant.move(host / "state/power_grant", request, power_grant.State.OVER)
-warnings = [{{"code": "EXTENDED_WANTED"}}]
-body = json.dumps({{"verdict": "PASS", "action": "none", "reasons": [], "warnings": warnings}}).encode()
+report = make_report(warnings=(Notice("EXTENDED_WANTED", "run", "a new node"),))
+body = json.dumps(model.document(report)).encode()
 statement = Statement(
     host.name, machine.machine_id(), machine.boot_id(), hashlib.sha256(body).hexdigest(), Verdict.PASS, "standard",
     "b" * 64, HARDWARE_SHA256, False, 1, "2026-01-02T03:04:05Z",
@@ -153,7 +154,7 @@ def test_no_more_hosts_swing_at_once_than_the_site_stands(fleet: Path, ansible_p
         "gpu-1": ("PASS", "over"), "gpu-2": ("PASS", "over"), "gpu-3": ("PASS", "none")
     }  # fmt: skip
     assert all(result["why"] == "no burn-in has been completed on this host" for result in found.values())
-    assert found["gpu-1"]["burnin_warnings"] == [{"code": "EXTENDED_WANTED"}]
+    assert [one["code"] for one in found["gpu-1"]["burnin_warnings"]] == ["EXTENDED_WANTED"]
     assert most_at_once(fleet) == 1
     command = (fleet / "gpu-1/command").read_text()
     assert "gpu_burnin run --json " in command
