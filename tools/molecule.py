@@ -117,13 +117,18 @@ def _size_bytes(role: str) -> int:
     return sum(path.stat().st_size for path in scenario(role).rglob("*") if path.is_file())
 
 
+def group_name(role: str, above: str) -> str:
+    """The control group of a role's scenario: within that of a stage of `make test`, whose hosts these are too; else by
+    itself, since nobody would remove one above it.
+    """
+    return f"{above}/{role}" if above else f"muster-molecule-{os.getpid()}-{role}"
+
+
 def _run(role: str) -> Run:
     started = time.monotonic()
     state = _log(role).with_suffix(".state")
     shutil.rmtree(state, ignore_errors=True)  # of an earlier run, where there was one
-    # Within a stage of `make test`, whose hosts these are too.
-    name = f"{hosts_group().strip('/') or f'muster-molecule-{os.getpid()}'}/{_log(role).stem}"
-    with _log(role).open("wb") as log, CpuGroup(name) as group:
+    with _log(role).open("wb") as log, CpuGroup(group_name(_log(role).stem, hosts_group().strip("/"))) as group:
         process = subprocess.Popen(
             ["molecule", "test", f"--scenario-name={scenario(role).name}"],
             cwd=scenario(role).parent.parent,

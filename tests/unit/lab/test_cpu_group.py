@@ -20,6 +20,7 @@ from tests.lab.cpu_group import (
     usage_s,
 )
 from tests.lab.error import LabError
+from tools.molecule import group_name
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass"
 # Its child outlives it: nobody waits for it, so that no process' own times have it.
@@ -124,3 +125,13 @@ def test_a_machine_without_groups_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LabError, match="run it as root"), CpuGroup("muster-1-lab", [tmp_path / "file"]):
         pass
+
+
+@pytest.mark.skipif(not _groups(), reason="making a control group needs root and a writable mount of them")
+def test_a_role_that_is_tried_alone_leaves_no_group_behind() -> None:
+    """Within a stage of `make test` it is below that one's, which removes its own."""
+    name = group_name("repair", "")
+    with CpuGroup(name):
+        assert (group_roots()[0] / name).exists()
+    assert not (group_roots()[0] / name.partition("/")[0]).exists()
+    assert group_name("repair", "muster-prove-7/molecule") == "muster-prove-7/molecule/repair"
