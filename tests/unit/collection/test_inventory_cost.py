@@ -1,7 +1,6 @@
 """What checking the inventory costs a host does not grow with the fleet: one walk of all hosts for each makes it do so.
 
-Only here: the cost of the whole check of site.yml, in `make soak`. That no expression walks, by which a host came to
-cost more, shows test_fleet_walks.py in `make test`.
+Only here: the cost of the whole check of site.yml. Which expressions walk: test_fleet_walks.py.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ def checked(folder: Path, hosts: int) -> Row:
     return next(row for row in rows(folder, hosts) if row.part.startswith("check it"))
 
 
-@pytest.mark.soak
 @pytest.mark.slow
 def test_a_host_costs_no_more_in_a_larger_fleet(tmp_path: Path) -> None:
     few, many = (checked(tmp_path, hosts).ms_a_host for hosts in (FEW, MANY))
