@@ -292,8 +292,8 @@ def is_unwatched(fleet: Fleet, node: str) -> bool:
         ),
         # systemd masks no unit whose file is in /etc: who wants it takes the file away first.
         pytest.param(
-            f"systemctl stop gpu-burnin-watch && mv {WATCH_UNIT} /root/ && systemctl mask gpu-burnin-watch",
-            f"systemctl unmask gpu-burnin-watch && mv /root/gpu-burnin-watch.service {WATCH_UNIT} && "
+            f"systemctl stop gpu-burnin-watch && mv {WATCH_UNIT} /var/tmp/ && systemctl mask gpu-burnin-watch",
+            f"systemctl unmask gpu-burnin-watch && mv /var/tmp/gpu-burnin-watch.service {WATCH_UNIT} && "
             "systemctl daemon-reload && systemctl start gpu-burnin-watch",
             id="masked",
         ),

@@ -12,42 +12,51 @@ from tests.lab.machine import power
 from tests.lab.paths import state_dir
 from tests.support import repair_site
 
+HOST = "muster-lab-gpu-1"
 
-def test_a_host_that_is_being_removed_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """podman's `rm --force` kills it first: for that moment it is there and does not run."""
-    monkeypatch.setenv("MUSTER_LAB_STATE", str(tmp_path))
-    there, started, seen = {"muster-lab-gpu-1"}, list[str](), threading.Event()
 
-    def podman(*arguments: str) -> bool:
+class Podman:
+    """One container that is there and does not run, until somebody starts it or it is removed."""
+
+    def __init__(self) -> None:
+        self.there, self.asked = True, threading.Event()
+        self.started: list[str] = []
+
+    def __call__(self, *arguments: str) -> bool:
+        self.asked.set()
         if arguments[0] == "start":
-            started.append(arguments[1])
-        seen.set()
-        return arguments[-1] in there
+            self.started.append(arguments[1])
+        return self.there
 
+
+@pytest.fixture
+def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podman:
+    made = Podman()
+    monkeypatch.setenv("MUSTER_LAB_STATE", str(tmp_path))
     monkeypatch.setattr(repair_site, "time", SimpleNamespace(sleep=lambda seconds: None))
-    monkeypatch.setattr(repair_site, "_podman", podman)
-    monkeypatch.setattr(repair_site, "_runs", lambda container: container in started)
+    monkeypatch.setattr(repair_site, "_podman", made)
+    monkeypatch.setattr(repair_site, "_runs", lambda container: container in made.started)
+    return made
+
+
+def test_a_host_that_is_being_removed_is_not_started_again(podman: Podman) -> None:
+    """podman's `rm --force` kills it first: for that moment it is there and does not run."""
     keeps = threading.Thread(target=repair_site.Hosts("lab", ["gpu-1"]).keep_up)
     with power(state_dir("lab")):
         keeps.start()
-        assert seen.wait(10)
-        there.clear()
+        assert podman.asked.wait(10)
+        podman.there = False
     keeps.join(10)
-    assert not keeps.is_alive() and started == []
+    assert not keeps.is_alive() and podman.started == []
 
 
-def test_a_host_that_ends_by_itself_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MUSTER_LAB_STATE", str(tmp_path))
-    there, started = {"muster-lab-gpu-1"}, list[str]()
+def test_a_host_that_ends_by_itself_is_started_again(podman: Podman, monkeypatch: pytest.MonkeyPatch) -> None:
+    def runs(container: str) -> bool:
+        podman.there = not podman.started
+        return container in podman.started
 
-    def podman(*arguments: str) -> bool:
-        if arguments[0] == "start":
-            started.append(arguments[1])
-            there.clear()
-        return arguments[-1] in there
-
-    monkeypatch.setattr(repair_site, "time", SimpleNamespace(sleep=lambda seconds: None))
-    monkeypatch.setattr(repair_site, "_podman", podman)
-    monkeypatch.setattr(repair_site, "_runs", lambda container: False)
-    repair_site.Hosts("lab", ["gpu-1"]).keep_up()
-    assert started == ["muster-lab-gpu-1"]
+    monkeypatch.setattr(repair_site, "_runs", runs)
+    keeps = threading.Thread(target=repair_site.Hosts("lab", ["gpu-1"]).keep_up)
+    keeps.start()
+    keeps.join(10)
+    assert not keeps.is_alive() and podman.started == [HOST]

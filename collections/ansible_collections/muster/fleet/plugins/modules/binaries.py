@@ -74,6 +74,7 @@ def install(module: AnsibleModule) -> dict[str, Any]:
         installed, permitted = binaries.have(given, names, given["directory"], act=act)
     except BaseException:
         if given["unlike"] and act:
+            # The error that ended it is the one to tell, and not one of the clean-up.
             shutil.rmtree(given["directory"], ignore_errors=True)
         raise
     return {"changed": bool(installed or permitted), "installed": installed}

@@ -48,8 +48,9 @@ options:
     type: str
     default: ""
 extends_documentation_fragment:
-  - muster.fleet.controller
   - muster.fleet.check_mode.looks
+notes:
+  - Runs on the controller, with the Python of C(ansible-playbook), which needs C(gpu-burnin[controller]).
 author:
   - Muster (@muster)
 """

@@ -120,8 +120,9 @@ options:
     type: path
     required: true
 extends_documentation_fragment:
-  - muster.fleet.controller
   - muster.fleet.check_mode
+notes:
+  - Runs on the controller, with the Python of C(ansible-playbook), which needs C(gpu-burnin[controller]).
 author:
   - Muster (@muster)
 """
