@@ -49,6 +49,14 @@ def load(text: str, path: Path) -> object:
     return load_with_lines(text, path)[0]
 
 
+def load_documents(text: str, path: Path) -> list[dict[str, object]]:
+    """The mappings of a text of several documents, which a program has written. Raises YamlError."""
+    try:
+        return [document for document in yaml.load_all(text, Loader=_LOADER) if isinstance(document, dict)]
+    except yaml.YAMLError as error:
+        raise YamlError(f"{path}: is not YAML ({' '.join(str(error).split())}); correct the file") from error
+
+
 def load_with_lines(text: str, path: Path) -> tuple[object, dict[str, int]]:
     """As load, and the line of each key of the document's mappings, by the key written with dots (a.b)."""
     root = compose(text, path)

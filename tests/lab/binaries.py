@@ -12,7 +12,8 @@ from gpu_burnin.fleet.mirror.programs import DOWNLOADS, ETCD, KUBERNETES_VERSION
 from gpu_burnin.fleet.mirror.progress import Progress
 
 from . import container_image
-from .container_image import libraries, write_image
+from .container_image import libraries, write_image, write_package_image
+from .image import suite
 from .paths import ARTIFACTS
 from .preparing import preparing
 
@@ -65,7 +66,34 @@ IMAGES = (
 )
 
 
-CONTENTS = Contents("bin", KUBERNETES_VERSION, BUILDS, DOWNLOADS, MIRROR.site, IMAGES)
+@dataclass(frozen=True)
+class PackageImage:
+    """A container image of packages of the distribution, for programs that need more than themselves."""
+
+    stage: str
+    name: str
+    outputs: tuple[str, ...]
+    packages: tuple[str, ...]
+    command: tuple[str, ...]
+    build: None = None
+
+    def make(self, part: Path) -> None:
+        """Write the archive in `part`."""
+        write_package_image(part / self.outputs[0], self.name, self.packages, suite(), self.command)
+
+    def key(self) -> str:
+        """A hash of all that goes into it, but for the packages' versions."""
+        packed = (self.name, self.packages, self.command, suite(), sha256(Path(container_image.__file__)))
+        return hashlib.sha256(repr(packed).encode()).hexdigest()
+
+
+# What jobs of the lab run in: `muster run` starts Python in the image of whoever asks.
+PYTHON = PackageImage(
+    "make the image of Python", "lab.muster.dev/python:1", ("python.tar",), ("python3", "ca-certificates"), ("python3",)
+)
+CONTENTS = Contents(
+    "bin", KUBERNETES_VERSION, BUILDS, DOWNLOADS, MIRROR.site, (*IMAGES[1:], PYTHON, *MIRROR.made), IMAGES[:1]
+)
 
 
 def ensure_binaries(progress: Progress | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""Container image archives (docker format) of one program and the shared libraries that it needs."""
+"""Container image archives (docker format): of one program with the shared libraries that it needs, or of packages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_burnin.fleet.mirror.commands import run
+from gpu_burnin.fleet.mirror.commands import WITH_US, run
+
+_TO_READ = re.compile(r"\./(usr/share/(bug|doc|lintian|locale|man|perl5|pixmaps)|var/(cache|lib))/")
 
 
 def write_image(
@@ -18,10 +21,30 @@ def write_image(
 ) -> None:
     """Write an image of that name to `archive`: the program in its root, libraries where they were."""
     layer = _layer([(program.name, program), *((str(path).lstrip("/"), path) for path in libraries)])
+    _write(archive, name, layer, {"Entrypoint": [f"/{program.name}"], **({"Cmd": list(command)} if command else {})})
+
+
+def write_package_image(archive: Path, name: str, packages: Sequence[str], suite: str, command: Sequence[str]) -> None:
+    """Write an image of that name to `archive`: the files of packages of the distribution, but for what people read."""
+    with tempfile.TemporaryDirectory(dir=archive.parent) as made:
+        tree = Path(made) / "tree.tar"
+        run([
+            *WITH_US, "mmdebstrap", "--variant=extract", "--aptopt=Acquire::Languages \"none\"",
+            f"--include={','.join(packages)}", "--format=tar", suite, tree,
+        ])  # fmt: skip
+        layer = io.BytesIO()
+        with tarfile.open(tree) as whole, tarfile.open(fileobj=layer, mode="w") as kept:
+            for entry in whole:
+                # Devices are the container runtime's to make.
+                if (entry.isreg() or entry.isdir() or entry.issym()) and not _TO_READ.match(entry.name):
+                    kept.addfile(entry, whole.extractfile(entry) if entry.isreg() else None)
+    _write(archive, name, layer.getvalue(), {"Cmd": list(command)})
+
+
+def _write(archive: Path, name: str, layer: bytes, started: Mapping[str, Sequence[str]]) -> None:
     diff_id = hashlib.sha256(layer).hexdigest()
     config = json.dumps({
-        "architecture": "amd64", "os": "linux",
-        "config": {"Entrypoint": [f"/{program.name}"], **({"Cmd": list(command)} if command else {})},
+        "architecture": "amd64", "os": "linux", "config": started,
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}"]}, "history": [{}],
     }).encode()  # fmt: skip
     manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()

@@ -36,6 +36,10 @@ if [ "$1" = list ]; then
   echo "fetched $module" >>"$STAND_IN/calls"
   exit
 fi
+if [ "$1" = mod ]; then
+  echo "{\\"Dir\\": \\"$STAND_IN/module\\"}"
+  exit
+fi
 while [ "$1" != -o ]; do shift; done
 mkdir -p "$2"
 for package in "$@"; do
@@ -48,10 +52,22 @@ for package in "$@"; do
   printf "whole $doing" >"$2/${name##*/}"
 done
 """
+# A module whose definition stores what any program wants.
+_MODULE = {
+    "crd/bases/things.yaml": """
+kind: CustomResourceDefinition
+apiVersion: apiextensions.k8s.io/v1
+metadata: {name: things}
+spec: {versions: [{name: v1beta2, served: true, storage: true}, {name: v1alpha2, served: true, storage: true}]}
+""",
+    "rbac/role.yaml": "{kind: ClusterRole, metadata: {name: manager-role}}",
+    "webhook/manifests.yaml": "{kind: MutatingWebhookConfiguration, metadata: {name: hooks}}",
+}
 _MMDEBSTRAP = """#!/bin/sh
 trap 'echo "ended image" >>"$STAND_IN/calls"; exit 1' TERM
-echo image >>"$STAND_IN/calls"
 for last; do :; done
+case " $* " in *" --format=tar "*) tar -cf "$last" -T /dev/null; exit ;; esac
+echo image >>"$STAND_IN/calls"
 mkdir -p "$last/etc"
 while grep -qsxF image "$STAND_IN/block"; do sleep 0.02; done
 ! grep -qsxF image "$STAND_IN/broken" || { echo "no such suite" >&2; exit 1; }
@@ -75,6 +91,10 @@ class Machine:
         for name, script in {"go": _GO, "ldd": "#!/bin/sh\n", "mmdebstrap": _MMDEBSTRAP}.items():
             (self.root / "bin" / name).write_text(script)
             (self.root / "bin" / name).chmod(0o755)
+        for name, text in _MODULE.items():
+            path = self.root / "module/config/components" / name
+            path.parent.mkdir(parents=True)
+            path.write_text(text)
 
     @property
     def cache(self) -> Path:

@@ -47,14 +47,14 @@ class Step:
 
 
 class Made(Protocol):
-    """Files that are made of one program, such as its container image."""
+    """Files that are made of one program, such as its container image, or of none that is built."""
 
     @property
     def stage(self) -> str:
         """What the progress calls it."""
 
     @property
-    def build(self) -> Build:
+    def build(self) -> Build | None:
         """The program."""
 
     @property
@@ -73,8 +73,8 @@ class Contents:
     """What a directory of the cache holds.
 
     `place` is where it is in the cache, `version` what its name begins with. `downloads` are the files that need not be
-    built where `site` answers. The first of `made` comes before all builds: it needs nothing but Go's own sources, so
-    that those of the next are fetched meanwhile.
+    built where `site` answers. `first` comes before all builds, `made` after them: where the first needs nothing but
+    Go's own sources, those of the next are fetched meanwhile.
     """
 
     place: str
@@ -83,16 +83,20 @@ class Contents:
     downloads: tuple[Step, ...]
     site: str
     made: tuple[Made, ...] = ()
+    first: tuple[Made, ...] = ()
 
     def keys(self) -> dict[str, str]:
         """Of each file a hash of all that goes into it, however it comes: built, or downloaded of the same version."""
         built = {build.name: build_key(build) for build in self.builds}
-        return built | {name: one.key() for one in self.made for name in one.outputs}
+        return built | {name: one.key() for one in (*self.first, *self.made) for name in one.outputs}
 
     def steps(self, done: Collection[str] = frozenset()) -> list[Step]:
         """All that comes from source, but for the files that are `done`."""
-        images = [Step(one.stage, one.outputs, one.make, (one.build,)) for one in self.made]
-        steps = [*images[:1], *(_programs(builds, done) for builds in together(self.builds)), *images[1:]]
+        first, made = (
+            [Step(one.stage, one.outputs, one.make, (one.build,) if one.build else ()) for one in some]
+            for some in (self.first, self.made)
+        )
+        steps = [*first, *(_programs(builds, done) for builds in together(self.builds)), *made]
         return [step for step in steps if not set(step.outputs) <= {*done}]
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from gpu_burnin.fleet.mirror.download import fetch_verified, place, published_sum, unpack
 from gpu_burnin.fleet.mirror.fill import Contents, Step
 from gpu_burnin.fleet.mirror.golang import MODULES, Build
+from gpu_burnin.fleet.mirror.manifests import Manifests
 
 KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.6.16"
 COREDNS_VERSION = "1.15.0"
 CONTAINERD_VERSION = "2.4.2"
 TOOLKIT_VERSION = "1.20.1"
+KUEUE_VERSION = "0.19.2"
+JOBSET_VERSION = "0.12.0"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl")
 ETCD = ("etcd", "etcdctl", "etcdutl")
 KUBERNETES_SITE = "https://dl.k8s.io/release"
@@ -51,6 +54,17 @@ TOOLKIT_BUILDS = tuple(
     )
     for name in ("nvidia-ctk", "nvidia-cdi-hook")
 )
+_KUEUE_MODULE, _JOBSET_MODULE = "sigs.k8s.io/kueue", "sigs.k8s.io/jobset"
+_KUEUE_BUILD = Build(
+    "kueue", "kueue", f"{_KUEUE_MODULE}/cmd/kueue", f"-X {_KUEUE_MODULE}/pkg/version.GitVersion=v{KUEUE_VERSION}"
+)
+_JOBSET_BUILD = Build(
+    "jobset", "kueue", _JOBSET_MODULE, f"-X {_JOBSET_MODULE}/pkg/version.GitVersion=v{JOBSET_VERSION}"
+)
+JOBS_MANIFESTS = (
+    Manifests(_KUEUE_BUILD, _KUEUE_MODULE, "v1beta2"),
+    Manifests(_JOBSET_BUILD, _JOBSET_MODULE, "v1alpha2"),
+)
 BUILDS = (
     *(kubernetes_build(name, "kubernetes", KUBERNETES_VERSION) for name in KUBERNETES),
     Build("etcd", "etcd", "go.etcd.io/etcd/server/v3", version=ETCD_VERSION),
@@ -59,6 +73,8 @@ BUILDS = (
     Build("coredns", "coredns", ".", version=COREDNS_VERSION),
     *CONTAINERD_BUILDS,
     *TOOLKIT_BUILDS,
+    _KUEUE_BUILD,
+    _JOBSET_BUILD,
 )
 
 
@@ -94,4 +110,4 @@ DOWNLOADS = (
     Step("download etcd", ETCD, _download_etcd),
     Step("download coredns", ("coredns",), _download_coredns),
 )
-MIRROR = Contents("mirror", KUBERNETES_VERSION, BUILDS, DOWNLOADS, REACHABLE)
+MIRROR = Contents("mirror", KUBERNETES_VERSION, BUILDS, DOWNLOADS, REACHABLE, JOBS_MANIFESTS)

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from gpu_burnin.cli.muster.main import cli
 from gpu_burnin.fleet.mirror import fill
 from gpu_burnin.fleet.mirror.golang import Build
+from gpu_burnin.fleet.mirror.manifests import Manifests
 from gpu_burnin.fleet.mirror.programs import DOWNLOADS, MIRROR
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,12 +30,14 @@ def test_the_command_prints_the_folder_of_the_mirrors_files_alone(
     monkeypatch.setattr(fill, "ready_go", lambda: "go")
     monkeypatch.setattr(fill.Sources, "fetch", lambda sources, builds: None)
     monkeypatch.setattr(fill, "reachable", lambda url: False)
+    monkeypatch.setattr(Manifests, "make", lambda made, part: (part / made.outputs[0]).write_text("[]"))
     done = CliRunner().invoke(cli, ["mirror"])
     assert done.exit_code == 0, done.output
     folder = Path(done.stdout.strip())
     assert folder.parent == tmp_path / "mirror"
     sums = [line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
-    assert sums == sorted(build.name for build in MIRROR.builds)
+    collected = [name for made in MIRROR.made for name in made.outputs]
+    assert sums == sorted([*(build.name for build in MIRROR.builds), *collected])
     # What the page promises, and what a fleet of the example fetches.
     page = (ROOT / "docs/operations/mirror.md").read_text()
     assert [name for name in sums if f"`{name}`" not in page] == []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -114,6 +115,8 @@ def test_a_download_that_does_not_answer_is_one_sentence(site: tuple[Path, str])
         ("coredns", "github.com/coredns/coredns", programs.COREDNS_VERSION),
         ("containerd", "github.com/containerd/containerd/v2", programs.CONTAINERD_VERSION),
         ("nvidia", "github.com/NVIDIA/nvidia-container-toolkit", programs.TOOLKIT_VERSION),
+        ("kueue", "sigs.k8s.io/kueue", programs.KUEUE_VERSION),
+        ("kueue", "sigs.k8s.io/jobset", programs.JOBSET_VERSION),
     ],
 )
 def test_what_is_built_is_the_release_that_would_be_downloaded_and_is_on_the_page(
@@ -137,7 +140,7 @@ def test_programs_of_one_module_and_recipe_go_together_and_have_their_own_names(
     groups = [[build.name for build in builds] for builds in golang.together(binaries.BUILDS)]
     assert groups == [
         [*programs.KUBERNETES], [*programs.ETCD], [binaries.NEXT_ETCD], ["coredns"], [*programs.CONTAINERD],
-        ["nvidia-ctk", "nvidia-cdi-hook"],
+        ["nvidia-ctk", "nvidia-cdi-hook"], ["kueue"], ["jobset"],
     ]  # fmt: skip
     one = golang.Build("etcd", "etcd", "go.etcd.io/etcd/server/v3")
     assert len(golang.together([one, replace(one, name="b", ldflags="-X a=b"), replace(one, name="c")])) == 2
@@ -185,3 +188,29 @@ def test_an_image_of_a_dynamic_program_brings_its_linker_and_its_libraries(tmp_p
             names = [Path(name).name for name in tar.getnames()]
     assert {"etc", "true", "libc.so.6"} < set(names)
     assert any(name.startswith("ld-linux") for name in names)
+
+
+def test_an_image_of_packages_has_what_programs_need_and_nothing_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def extract(command: Sequence[str | Path]) -> str:
+        assert "--include=python3" in command
+        with tarfile.open(Path(command[-1]), "w") as tar:
+            for name, kind in (
+                ("./usr/bin/python3", tarfile.REGTYPE), ("./usr/share/doc/python3/README", tarfile.REGTYPE),
+                ("./lib64", tarfile.SYMTYPE), ("./dev/null", tarfile.CHRTYPE),
+            ):  # fmt: skip
+                entry = tarfile.TarInfo(name)
+                entry.type = kind
+                tar.addfile(entry)
+        return ""
+
+    monkeypatch.setattr(container_image, "run", extract)
+    container_image.write_package_image(tmp_path / "image.tar", "python:1", ["python3"], "bookworm", ["python3"])
+    with tarfile.open(tmp_path / "image.tar") as image:
+        layer, config = image.extractfile("layer.tar"), image.extractfile("config.json")
+        assert layer is not None and config is not None
+        assert json.loads(config.read())["config"] == {"Cmd": ["python3"]}
+        with tarfile.open(fileobj=io.BytesIO(layer.read())) as tar:
+            assert tar.getnames() == ["./usr/bin/python3", "./lib64"]
+    assert [path.name for path in tmp_path.iterdir()] == ["image.tar"], "nothing half-made stays"

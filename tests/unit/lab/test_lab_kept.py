@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.fleet.mirror import fill, golang, kept
+from gpu_burnin.fleet.mirror import fill, golang, kept, manifests
 from gpu_burnin.fleet.mirror.golang import Build
-from gpu_burnin.fleet.mirror.programs import ETCD, KUBERNETES
+from gpu_burnin.fleet.mirror.manifests import Manifests
+from gpu_burnin.fleet.mirror.programs import ETCD, JOBS_MANIFESTS, KUBERNETES
 from tests.lab import binaries, paths
-from tests.lab.binaries import BUILDS, IMAGES, ensure_binaries
+from tests.lab.binaries import BUILDS, IMAGES, PYTHON, PackageImage, ensure_binaries
 
-NAMES = {build.name for build in BUILDS} | {name for made in IMAGES for name in made.outputs}
+MANIFESTS = {name for made in JOBS_MANIFESTS for name in made.outputs}
+COLLECTED = MANIFESTS | {*PYTHON.outputs}
+NAMES = {build.name for build in BUILDS} | {name for made in IMAGES for name in made.outputs} | COLLECTED
 
 
 class Cache:
@@ -30,6 +33,10 @@ class Cache:
         for build in builds:
             self.built.append(build.name)
             (part / build.name).write_text(f"{build.name} of run {self.runs}")
+
+    def collect(self, made: Manifests | PackageImage, part: Path) -> None:
+        for name in made.outputs:
+            (part / name).write_text(f"{name} of run {self.runs}")
 
     def ensure(self) -> Path:
         self.runs += 1
@@ -49,9 +56,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     for modules in (golang.MODULES, paths.ARTIFACTS):
         shutil.copytree(modules, artifacts, dirs_exist_ok=True)
     key = golang.build_key
-    for part in (binaries, fill):
+    for part in (binaries, fill, manifests):
         monkeypatch.setattr(part, "build_key", lambda build: key(replace(build, modules=artifacts)))
+    for part in (binaries, fill):
         monkeypatch.setattr(part, "go_build", found.build)
+    for kind in (Manifests, PackageImage):
+        monkeypatch.setattr(kind, "make", lambda made, part: found.collect(made, part))
     monkeypatch.setattr(fill, "ready_go", lambda: "go")
     monkeypatch.setattr(fill.Sources, "fetch", lambda sources, builds: None)
     monkeypatch.setattr(binaries, "libraries", lambda program: [])
@@ -78,6 +88,7 @@ def inodes(directory: Path) -> dict[str, int]:
         ("coredns/go.mod", {"coredns"}, {"coredns"}),
         ("etcd/tools.go", {*ETCD}, {*ETCD}),
         ("kubernetes/go.sum", {*KUBERNETES}, {*KUBERNETES}),
+        ("kueue/go.mod", {"kueue", "jobset"}, {"kueue", "jobset", *MANIFESTS}),
     ],
 )
 def test_a_changed_artifact_is_made_again_and_no_other(
@@ -107,6 +118,7 @@ def test_another_version_flag_or_packing_is_another_key(cache: Cache, monkeypatc
     ]  # fmt: skip
     assert len({golang.build_key(build) for build in (etcd, *changed)}) == 1 + len(changed)
     image = IMAGES[0]
+    assert replace(PYTHON, packages=("python3",)).key() != PYTHON.key() != replace(PYTHON, name="other:1").key()
     assert replace(image, name="other:1").key() != image.key() != replace(image, command=("x",)).key()
     before = image.key()
     monkeypatch.setattr(binaries.container_image, "__file__", __file__)
