@@ -7,10 +7,11 @@ the file may be copied into an image by itself.
         train(batch)
         if leave := asked_to_leave():
             save_checkpoint(step)
-            sys.exit(0)
+            sys.exit(42)  # with `muster run`: saved, start me again
 
 The node's agent writes the file, and takes it away when the node stays after all. A pod sees it where the folder
-/run/muster of the node is mounted, read-only, at the same place.
+/run/muster of the node is mounted, read-only, at the same place. A pod that may mount no folder of the node gets the
+same by the downward API, as a file at that place, which is empty while nothing is asked.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ _newest: tuple[object, Leave] | None = None
 def asked_to_leave(path: str | None = None) -> Leave | None:
     """What the node asks, None while it asks nothing. Never raises; a call costs one stat while nothing changes.
 
-    The file is `path`, $MUSTER_LEAVE_FILE or /run/muster/leave.json. A file that is there asks, whatever it holds.
+    The file is `path`, $MUSTER_LEAVE_FILE or /run/muster/leave.json. A file that is there asks, whatever it holds, but
+    for an empty one, which the downward API makes of an annotation that is not there; no node writes one.
     """
     global _newest
     file = Path(path or os.environ.get(FILE_VARIABLE) or DEFAULT_FILE)
     try:
         found = file.stat()
-        if not stat.S_ISREG(found.st_mode):
-            # Where a pod mounts the file and not its folder, the container runtime makes a folder of that name.
+        # Where a pod mounts the file and not its folder, the container runtime makes a folder of that name.
+        if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
             return None
     except (OSError, ValueError):
         return None

@@ -29,6 +29,7 @@ TEXT_TYPE = "text/plain"
 JSON_PATCH = "application/json-patch+json"
 # YAML, of which JSON is a part.
 APPLY_PATCH = "application/apply-patch+yaml"
+MERGE_PATCH = "application/merge-patch+json"
 # An answer without what a patch's writer knows or does not need: of a Node 2 KiB instead of 10 or more.
 METADATA_ONLY = f"{JSON_TYPE};as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON_TYPE}"
 # The same of a page.
@@ -124,9 +125,9 @@ class KubeApi:
 
     # What all resources have.
 
-    def get(self, path: str, what: str = "") -> Object:
-        """One object. Raises NotFound and ApiError."""
-        return self._json("GET", path, what or f"read {path}")
+    def get(self, path: str, what: str = "", *, answer: str = JSON_TYPE) -> Object:
+        """One object. `answer`: the whole, or METADATA_ONLY. Raises NotFound and ApiError."""
+        return self._json("GET", path, what or f"read {path}", answer=answer)
 
     def find(self, path: str, what: str = "") -> Object | None:
         """One object, or None when there is none."""
@@ -175,16 +176,34 @@ class KubeApi:
         options["timeoutSeconds"] = str(timeout_s)
         timeout = urllib3.Timeout(connect=REQUEST_TIMEOUT_S[0], read=WATCH_SILENCE_S)
         response = self._send("GET", f"{path}?{urlencode(options)}", what, timeout=timeout, preload_content=False)
+        for line in self._streamed(response, what):
+            try:
+                event = json.loads(line)
+                kind, found = event["type"], event["object"]
+            except (ValueError, KeyError) as error:
+                raise self._silent(what, error) from error
+            if kind == "ERROR":
+                raise self._refused(found.get("code", 0), found.get("message", ""), what)
+            yield kind, found
+
+    def stream(self, path: str, what: str = "") -> Iterator[bytes]:
+        """Lines of a text that may go on for days, such as a log that is followed, each when it has come.
+
+        None of it is kept. Raises ApiError where it breaks, and where nothing comes for WATCH_SILENCE_S.
+        """
+        what = what or f"read {path}"
+        timeout = urllib3.Timeout(connect=REQUEST_TIMEOUT_S[0], read=WATCH_SILENCE_S)
+        yield from self._streamed(
+            self._send("GET", path, what, answer="*/*", timeout=timeout, preload_content=False), what
+        )
+
+    def _streamed(self, response: urllib3.BaseHTTPResponse, what: str) -> Iterator[bytes]:
         self._streams.add(response)
         if self._hung_up:
             _hang_up(response)
         try:
-            for line in _lines(response):
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    raise self._refused(event["object"].get("code", 0), event["object"].get("message", ""), what)
-                yield event["type"], event["object"]
-        except (urllib3.exceptions.HTTPError, OSError, ValueError, KeyError) as error:
+            yield from _lines(response)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._silent(what, error) from error
         finally:
             self._streams.discard(response)
@@ -200,6 +219,10 @@ class KubeApi:
     def patch(self, path: str, patch: Patch, what: str = "", *, answer: str = JSON_TYPE) -> Object:
         """Apply a JSON Patch; raises Conflict when its `test` does not hold. `answer`: the whole, or METADATA_ONLY."""
         return self._json("PATCH", path, what or f"patch {path}", patch, JSON_PATCH, answer)
+
+    def merge(self, path: str, document: Object, what: str = "") -> Object:
+        """Apply a merge patch (RFC 7386): null takes a key away. Raises Conflict for a UID that is another one."""
+        return self._json("PATCH", path, what or f"patch {path}", document, MERGE_PATCH)
 
     def create(self, path: str, document: Object, what: str = "") -> Object:
         """Create an object, or do what a subresource does. Raises Conflict when it is there."""

@@ -23,6 +23,7 @@ _PLURALS = {
     "RoleBinding": "rolebindings",
     "PriorityLevelConfiguration": "prioritylevelconfigurations",
     "FlowSchema": "flowschemas",
+    "CustomResourceDefinition": "customresourcedefinitions",
 }
 
 

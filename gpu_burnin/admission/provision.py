@@ -18,7 +18,7 @@ from gpu_burnin.admission.objects import covers
 from gpu_burnin.api.crd import definitions
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.names import HEARTBEAT_KIND, KIND, Names
-from gpu_burnin.api.record import Hardware, Identity, NodeAdmission, Proof, Spec, document, parse
+from gpu_burnin.api.record import Hardware, Identity, NodeAdmission, Place, Proof, Spec, document, parse
 from gpu_burnin.system.codec import to_json
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -26,7 +26,7 @@ SERVED_WITHIN_S = 60.0
 POLL_S = 0.5
 THREADS = 16
 _MOST_TRIES = 10
-_PARTS = ("identity", "hardware", "evidence")
+_PARTS = ("identity", "hardware", "evidence", "place")
 
 
 class Act(StrEnum):
@@ -46,6 +46,7 @@ class Wanted:
     identity: Identity = field(default_factory=Identity)
     hardware: Hardware = field(default_factory=Hardware)
     evidence: Proof = field(default_factory=Proof)
+    place: Place = field(default_factory=Place)
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,8 @@ def _write(
             api.delete(heartbeats_path(names, item.name), f"delete {HEARTBEAT_KIND} {item.name}")
         return
     if act is Act.CREATED:
-        spec = Spec(_with(item.identity, _carried(None, item, carried)), item.hardware, item.evidence)
+        identity = _with(item.identity, _carried(None, item, carried))
+        spec = Spec(identity, item.hardware, item.evidence, place=item.place)
         made = document(NodeAdmission(item.name, spec), names)
         try:
             api.create(admissions_path(names), made, f"create {KIND} {item.name}")
@@ -212,7 +214,10 @@ def _write(
             _keep(old, keep)
         parts = _parts(item, _carried(old, item, carried))
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]}
-        changes = [{"op": "add", "path": f"/spec/{part}", "value": parts[part]} for part in _PARTS]
+        # A part that says nothing stays as it is, so that the entry is the same as before there was such a part.
+        had = {part: to_json(getattr(old.spec, part)) for part in _PARTS}
+        written = [part for part in _PARTS if parts[part] or had[part]]
+        changes = [{"op": "add", "path": f"/spec/{part}", "value": parts[part]} for part in written]
         try:
             api.patch(path, [test, *changes], f"patch {KIND} {item.name}")
             return
@@ -249,7 +254,8 @@ def _kept_for(old: NodeAdmission) -> str:
 
 def _parts(wanted: Wanted, carry: tuple[int, str]) -> dict[str, Any]:
     identity = _with(wanted.identity, carry)
-    return {"identity": to_json(identity), "hardware": to_json(wanted.hardware), "evidence": to_json(wanted.evidence)}
+    given = {"hardware": wanted.hardware, "evidence": wanted.evidence, "place": wanted.place}
+    return {"identity": to_json(identity), **{part: to_json(value) for part, value in given.items()}}
 
 
 def _with(identity: Identity, carry: tuple[int, str]) -> Identity:

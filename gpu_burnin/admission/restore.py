@@ -220,6 +220,7 @@ def _spec(before: NodeAdmission, then: NodeAdmission | None) -> Spec:
         hold=asks.get("hold", repair),
         quarantine=asks.get("quarantine"),
         retest=asks.get("retest"),
+        place=before.spec.place,
     )
 
 
@@ -271,6 +272,7 @@ def _patch(found: Mapping[str, Any], one: Moved, mark: Ask) -> list[dict[str, An
     values = {"restored": to_json(mark)}
     if one.spec is not None:
         values |= {part: to_json(getattr(one.spec, part)) for part in _PARTS}
+        values |= {"place": to_json(one.spec.place)} if one.spec.place != parse(found).spec.place else {}
         values |= {name: to_json(ask) for name in _ASKS if (ask := getattr(one.spec, name)) is not None}
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": found["metadata"]["resourceVersion"]}
     return [test, *({"op": "add", "path": f"/spec/{name}", "value": value} for name, value in values.items())]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from gpu_burnin.admission.approve import InventoryNode
 from gpu_burnin.admission.calendar import Window, read_calendar
+from gpu_burnin.admission.jobs_config import JobsConfig
+from gpu_burnin.admission.jobs_config import problem as jobs_problem
 from gpu_burnin.admission.schedule.rules import TestRules, parse_tests
 from gpu_burnin.admission.view import Rules, RuleSeconds
 from gpu_burnin.api.heartbeat import RENEW_S
@@ -48,6 +50,7 @@ class AdmitterConfig:
     At most `joins_per_s` nodes are let in in any second; by itself the admitter keeps at most `max_unready_share` of
     the nodes from work (new boots and people's asks are not counted), and `expire_share` of them for old evidence. All
     nodes are looked at again each `resync_s`, spread over that time. `confirm_power_cycle` is as in view.Rules.
+    `jobs` is None for a fleet without teams.
     """
 
     domain: str = DEFAULT_DOMAIN
@@ -64,6 +67,7 @@ class AdmitterConfig:
     confirm_power_cycle: bool = True
     tests: TestRules = field(default_factory=TestRules)
     calendar: tuple[Window, ...] = ()
+    jobs: JobsConfig | None = None
 
     @property
     def names(self) -> Names:
@@ -143,4 +147,4 @@ def _problem(config: AdmitterConfig) -> str:
     doubled = [one.name for one in config.system_nodes]
     if len(set(doubled)) != len(doubled):
         return "system_nodes names a node twice; name each once"
-    return ""
+    return jobs_problem(config.jobs) if config.jobs is not None else ""

@@ -44,7 +44,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod on a node. `gpus` is what it requests; `daemon`: a DaemonSet's or a mirror pod, which is never evicted."""
+    """A pod on a node. `gpus` is what it requests; `daemon`: a DaemonSet's or a mirror pod, which is never evicted.
+
+    `leave` is what it was told of leaving: the value of its annotation, where the fleet has teams.
+    """
 
     namespace: str
     name: str
@@ -55,6 +58,7 @@ class Pod:
     leaving: bool = False
     hold_until: str = ""
     owner: str = ""
+    leave: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ class View:
 
     `evidence` is judged against the record's host key; `agent` is None for a node without (readable) note, `heard`
     for one whose agent is of a version that sends no heartbeats.
+    `team` is the one that it should be dedicated to ("" for none), None where that is to stay as it is.
     `calendar` are the windows that the inventory names for it. `paused` is why the fleet is paused, "" when it is not.
     """
 
@@ -118,3 +123,4 @@ class View:
     test: str = ""
     test_why: str = ""
     paused: str = ""
+    team: str | None = None

@@ -33,6 +33,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Sequence", "integer", ".status.highestSequence"),
     ("Boot", "string", ".status.accepted.bootID"),
     ("Message", "string", ".status.message"),
+    ("Team", "string", ".status.team"),
 )
 HEARTBEAT_COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Renewed", "date", ".spec.renewTime"),

@@ -9,10 +9,19 @@ LABEL_PREFIX = "muster.node-restriction.kubernetes.io/"
 READY_LABEL = f"{LABEL_PREFIX}ready"
 VERDICT_LABEL = f"{LABEL_PREFIX}verdict"
 SIMULATED_LABEL = f"{LABEL_PREFIX}simulated"
+# Where the node stands, and the model of its GPUs: a key of hardware/skus.yaml.
+RACK_LABEL, LEAF_LABEL, FEED_LABEL = (f"{LABEL_PREFIX}{level}" for level in ("rack", "leaf", "feed"))
+GPU_LABEL = f"{LABEL_PREFIX}gpu"
+# The team that a node is dedicated to.
+TEAM_LABEL = f"{LABEL_PREFIX}team"
 CONDITION = "GPUVerified"
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 ADMITTER_USER = "muster:admitter"
 PROVISIONER_USER = "muster:provisioner"
+KUEUE_USER, JOBSET_USER = "muster:kueue", "muster:jobset"
+# What people of teams are in by their certificates, and what they may do in the namespace of their team.
+USERS_GROUP = "muster:users"
+TEAM_MEMBER_ROLE = "muster:team-member"
 # The static policy that refuses a Node without the taint, and the Node that is asked for to see it refused.
 GATE_POLICY = "muster-node-gate.static.k8s.io"
 GATE_PROBE_NODE = "muster-gate-probe"
@@ -22,6 +31,8 @@ SYSTEM_NAMESPACE = "muster-system"
 LEASE = "muster-admitter"
 PAUSE = "muster-pause"
 KIND, PLURAL, VERSION = "NodeAdmission", "nodeadmissions", "v1"
+# Kueue's objects of the fleet: the check, the tree of places, who shares, and the queue of each team's namespace.
+CHECK, TOPOLOGY, COHORT, LOCAL_QUEUE = "verified", "fleet", "fleet", "default"
 HEARTBEAT_KIND, HEARTBEAT_PLURAL = "AgentHeartbeat", "agentheartbeats"
 
 
@@ -52,6 +63,26 @@ class Names:
         return f"{self.domain}/maintenance"
 
     @property
+    def team(self) -> str:
+        """Label of a team's Namespace; taint of a node that is dedicated to a team: its value is the team's name."""
+        return f"{self.domain}/team"
+
+    @property
+    def verified_check(self) -> str:
+        """controllerName of Kueue's AdmissionCheck that the admitter judges."""
+        return f"{self.domain}/verified"
+
+    @property
+    def max_runtime(self) -> str:
+        """Annotation on a Job or JobSet: the seconds that it runs at most, by whoever made it."""
+        return f"{self.domain}/max-runtime-s"
+
+    @property
+    def gpus_per_node(self) -> str:
+        """Label of a ResourceFlavor: how many GPUs each node of it has, "mixed" where they differ."""
+        return f"{self.domain}/gpus-per-node"
+
+    @property
     def evidence(self) -> str:
         """Annotation on a Node, the node's own: the signed statement on its newest run, or its revocation."""
         return f"{self.domain}/evidence"
@@ -68,7 +99,7 @@ class Names:
 
     @property
     def leave(self) -> str:
-        """Annotation on a Node, the admitter's own: by when, and why, the work on it is asked to leave."""
+        """Annotation on a Node, and on pods there, the admitter's own: by when, and why, the work is asked to leave."""
         return f"{self.domain}/leave"
 
     @property

@@ -68,13 +68,24 @@ class Hardware:
 
     `offered`: kubelet has to offer exactly these before the node is let in. Else a node whose kubelet does not name
     the resource has no device plugin, and is not asked for one. `mig_strategy` is the plugin's MIG_STRATEGY, single or
-    mixed, "" for none: it says what becomes of the instances of GPUs in MIG mode.
+    mixed, "" for none: it says what becomes of the instances of GPUs in MIG mode. `model` is a key of
+    hardware/skus.yaml, which the burn-in compares with the GPUs; "" where the inventory does not say.
     """
 
     gpus: int = 0
     resource: str = "nvidia.com/gpu"
     offered: bool = False
     mig_strategy: str = field(default="", metadata={JSON_NAME: "migStrategy", **_ABSENT})
+    model: str = field(default="", metadata=_ABSENT)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the machine stands, as values of labels: its rack, its leaf switch, its feed; "" for what nobody says."""
+
+    rack: str = field(default="", metadata=_ABSENT)
+    leaf: str = field(default="", metadata=_ABSENT)
+    feed: str = field(default="", metadata=_ABSENT)
 
 
 @dataclass(frozen=True)
@@ -115,6 +126,7 @@ class Spec:
     retest: Ask | None = field(default=None, metadata=_ABSENT)
     repair: Ask | None = field(default=None, metadata=_ABSENT)
     restored: Ask | None = field(default=None, metadata=_ABSENT)
+    place: Place = field(default_factory=Place, metadata=_ABSENT)
 
 
 @dataclass(frozen=True)
@@ -236,7 +248,8 @@ class Status:
     """What the admitter knows. The highest sequence counts for `host_key` alone: another key starts anew.
 
     `proofs` are the finish times of the newest PASS of each level; `retested` is the `since` of the last ask for a
-    retest that was done, `confirmed` that of the last restore of etcd after which agent or test have spoken.
+    retest that was done, `confirmed` that of the last restore of etcd after which agent or test have spoken. `team` is
+    the one that the node is dedicated to: who leads next, and a Node that is made anew, have it from here.
     """
 
     state: State = State.NEW
@@ -257,6 +270,7 @@ class Status:
     confirmed: str = field(default="", metadata=_ABSENT)
     boot_tests: BootTests | None = field(default=None, metadata={JSON_NAME: "bootTests", **_ABSENT})
     power_cycle: PowerCycle | None = field(default=None, metadata={JSON_NAME: "powerCycle", **_ABSENT})
+    team: str = field(default="", metadata=_ABSENT)
     transitions: tuple[Transition, ...] = ()
 
 

@@ -27,6 +27,10 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Look at `gpu-burnin report` on the node and mend what it names, then ask: "
         "muster node retest NODE --reason REASON. The admitter asks no more in this boot.",
     ),
+    "DEDICATED": (
+        "The idle node was dedicated to a team, whose jobs alone it takes",
+        "Nothing: `fleet_teams` asks for it (dedicated: true).",
+    ),
     "DRIFTS_FROM_PEERS": (
         "A rate of the node went down over weeks against those of its peers, so somebody asks for a test of it",
         "Test it again. If it stays, compare its reports with gpu-burnin compare, and look at temperatures and "
@@ -117,6 +121,10 @@ CODES: Mapping[str, tuple[str, str]] = {
     "RETEST_ASKED": (
         "A person has asked for a test",
         "Nothing: the node is tested when it is idle.",
+    ),
+    "SHARED": (
+        "The idle node is no team's any more, and takes the jobs of all",
+        "Nothing: its team wants fewer GPUs of its own now, or is gone.",
     ),
     "SLOWER_THAN_PEERS": (
         "A rate of the node is lower than all of its peers can be, so somebody asks for a test of it",

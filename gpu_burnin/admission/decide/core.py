@@ -9,9 +9,11 @@ from gpu_burnin.admission.decide.desired import (
     DesiredState,
     condition_patch,
     desired_state,
+    ledger_labels,
     node_patch,
     our_taints,
     shut,
+    team_taint,
 )
 from gpu_burnin.admission.decide.draining import draining
 from gpu_burnin.admission.decide.facts import Facts, TestRequest, look
@@ -22,6 +24,7 @@ from gpu_burnin.admission.decide.order import judge
 from gpu_burnin.admission.decide.outlook import next_of, waits_for
 from gpu_burnin.admission.decide.plan import plan_of
 from gpu_burnin.admission.decide.retest import why_asked, with_test
+from gpu_burnin.admission.decide.team import with_team
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
 from gpu_burnin.admission.decide.words import PAUSED, sentence
 from gpu_burnin.admission.view import Budget, Patch, Pod, Rules, View
@@ -124,6 +127,7 @@ def _decide(seen: Facts) -> Decision:
         accepted=_accepted(facts, own) if let_in else facts.status.accepted,
     )
     status = _moved(status, plan.shown, now, _changed_since(facts) if let_in else "")
+    status = with_team(facts, plan, status)
     # True for a node that may take work, and for no other.
     verified = "True" if plan.open else "False" if own.verdict is VerdictLabel.FAIL else "Unknown"
     asks = (ask for ask in (facts.spec.hold, facts.spec.quarantine, facts.spec.retest, facts.spec.repair) if ask)
@@ -146,15 +150,18 @@ def _decide(seen: Facts) -> Decision:
 
 
 def _stay(facts: Facts) -> Decision:
-    """The node stays as it is, but for what was seen and for the taint of a maintenance window.
+    """The node stays as it is, but for what was seen, what the ledger says, and the taint of a maintenance window.
 
     A pause holds back the end of a window, and not its begin.
     """
     window, maintenance = facts.windows, facts.rules.names.maintenance
     patch = None
-    if facts.there and (window.why or not facts.view.paused):
-        desired = DesiredState({(maintenance, NO_SCHEDULE): ""} if window.why else {})
-        patch = node_patch(facts.node, desired, (maintenance,))
+    if facts.there:
+        names, team = facts.rules.names, facts.status.team
+        judged = window.why or not facts.view.paused
+        taints = team_taint(team, names) | ({(maintenance, NO_SCHEDULE): ""} if window.why else {})
+        ours = (names.team, maintenance) if judged else (names.team,)
+        patch = node_patch(facts.node, DesiredState(taints, ledger_labels(facts.spec, team)), ours)
     return Decision(facts.status, patch, wake_at=window.changes_at, facts=facts)
 
 
@@ -165,7 +172,7 @@ def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
     node, names = view.node, rules.names
     if node is None or not (gated(node, names) or labelled_ready(node)):
         return Decision(status)
-    patch = node_patch(node, shut(node, names), (names.preflight,))
+    patch = node_patch(node, shut(node, names), (names.preflight, names.team))
     said_patch = condition_patch(node, "Unknown", status.code, message, now)
     return Decision(status, patch, said_patch, None if gated(node, names) else Budget.GATE)
 

@@ -20,8 +20,21 @@ from gpu_burnin.admission.decide.plan import Plan
 from gpu_burnin.admission.decide.retest import request_annotation
 from gpu_burnin.admission.decide.times import stamp
 from gpu_burnin.admission.view import Node, Patch
-from gpu_burnin.api.names import CONDITION, NO_EXECUTE, NO_SCHEDULE, READY_LABEL, SIMULATED_LABEL, VERDICT_LABEL, Names
-from gpu_burnin.api.record import State, Status
+from gpu_burnin.api.names import (
+    CONDITION,
+    FEED_LABEL,
+    GPU_LABEL,
+    LEAF_LABEL,
+    NO_EXECUTE,
+    NO_SCHEDULE,
+    RACK_LABEL,
+    READY_LABEL,
+    SIMULATED_LABEL,
+    TEAM_LABEL,
+    VERDICT_LABEL,
+    Names,
+)
+from gpu_burnin.api.record import Spec, State, Status
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.codec import to_json
 
@@ -52,10 +65,12 @@ def desired_state(facts: Facts, own: Finding, plan: Plan, leaving: Draining, sta
         wanted[names.testing, NO_SCHEDULE] = ""
     if facts.windows.why:
         wanted[names.maintenance, NO_SCHEDULE] = ""
+    wanted |= team_taint(status.team, names)
     labels = {
         READY_LABEL: "true" if plan.open else None,
         VERDICT_LABEL: str(VerdictLabel.EXPIRED if own.code == "EVIDENCE_EXPIRED" else own.verdict),
         SIMULATED_LABEL: "true" if accepted is not None and accepted.simulated else None,
+        **ledger_labels(facts.spec, status.team),
     }
     annotations = {
         names.request: request_annotation(request) if request is not None and plan.test.sent else None,
@@ -70,7 +85,24 @@ def desired_state(facts: Facts, own: Finding, plan: Plan, leaving: Draining, sta
 
 def shut(node: Node, names: Names) -> DesiredState:
     """A Node that nobody admits."""
-    return DesiredState(_shut(node, names, execute=False), {READY_LABEL: None, SIMULATED_LABEL: None})
+    labels = {READY_LABEL: None, SIMULATED_LABEL: None, **ledger_labels(Spec())}
+    return DesiredState(_shut(node, names, execute=False), labels)
+
+
+def team_taint(team: str, names: Names) -> dict[tuple[str, str], str]:
+    """The taint that keeps all others from a node that is dedicated to a team."""
+    return {(names.team, NO_SCHEDULE): team} if team else {}
+
+
+def ledger_labels(spec: Spec, team: str = "") -> dict[str, str | None]:
+    """What the ledger says of every Node that it has: place, model of its GPUs, team; None for what it does not.
+
+    They say nothing of its fitness for work.
+    """
+    place = spec.place
+    places = {RACK_LABEL: place.rack, LEAF_LABEL: place.leaf, FEED_LABEL: place.feed}
+    found = {**places, GPU_LABEL: spec.hardware.model, TEAM_LABEL: team}
+    return {label: value or None for label, value in found.items()}
 
 
 def node_patch(node: Node, desired: DesiredState, ours: Collection[str]) -> Patch | None:
@@ -116,7 +148,7 @@ def condition_patch(node: Node, status: str, reason: str, message: str, now: dat
 
 def our_taints(names: Names) -> tuple[str, ...]:
     """The keys of all taints of the admitter."""
-    return names.preflight, names.quarantine, names.testing, names.maintenance
+    return names.preflight, names.quarantine, names.testing, names.maintenance, names.team
 
 
 def map_patch(path: str, current: Mapping[str, str] | None, wanted: Mapping[str, str | None]) -> Patch:

@@ -7,7 +7,7 @@ deadline of the ask everybody leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -72,6 +72,16 @@ def draining(facts: Facts, own: Finding) -> Draining:
     until = stamp(pods.wake_at) if pods.wake_at is not None else leave.deadline
     words = f"its work is asked to leave; pods that hold: {held}"
     return Draining(code, lost, leave, pods, Next("the next pod leaves", words, until) if held else None)
+
+
+def pod_notes(pods: Iterable[Pod], leave: DrainRequest | None, teams: Collection[str]) -> tuple[tuple[Pod, str], ...]:
+    """The pods whose annotation DOMAIN/leave is to change, each with its value, "" for none.
+
+    Those in the namespaces of teams alone; all others mount the node's own file, or hear of it by their eviction.
+    """
+    value = leave_annotation(leave) if leave is not None else ""
+    told = (pod for pod in pods if pod.namespace in teams and not (pod.daemon or pod.ended or pod.leaving))
+    return tuple((pod, value) for pod in told if pod.leave != value)
 
 
 def leave_annotation(leave: DrainRequest) -> str:

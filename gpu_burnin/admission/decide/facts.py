@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 
 from gpu_burnin.admission.decide.maintenance import Windows, windows, with_transition
-from gpu_burnin.admission.decide.nodes import boot_id, condition, gated, machine_id
+from gpu_burnin.admission.decide.nodes import boot_id, condition, gated, machine_id, taint_value
 from gpu_burnin.admission.decide.offered import missing_gpus
 from gpu_burnin.admission.decide.owed import owed, settled
 from gpu_burnin.admission.decide.times import later, stamp, when
@@ -230,6 +230,8 @@ def look(view: View, record: NodeAdmission, rules: Rules, now: datetime) -> Fact
     """The one look that a decision is made of, whoever asks for it and whatever is granted."""
     evidence, calendar = _examined(view, record.spec, record.status), windows(view, record.status, rules, now)
     status = with_transition(_remembered(view, record, evidence, now, rules), calendar, now)
+    # An admitter of before there were teams forgets it when it writes the record, and leaves the taint.
+    status = replace(status, team=status.team or taint_value(view.node or _NO_NODE, rules.names.team))
     return Facts(view, record.spec, status, evidence, calendar, rules, now)
 
 
@@ -312,6 +314,7 @@ def _remembered(view: View, record: NodeAdmission, evidence: Evidence, now: date
             retested=status.retested,
             power_cycle=status.power_cycle,
             confirmed=status.confirmed,
+            team=status.team,
             transitions=status.transitions,
         )
     sequence, report = _highest(spec, status)

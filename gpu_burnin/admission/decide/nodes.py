@@ -62,6 +62,11 @@ def effects(node: Node, key: str) -> frozenset[str]:
     return frozenset(str(taint.get("effect")) for taint in taints(node) if taint.get("key") == key)
 
 
+def taint_value(node: Node, key: str) -> str:
+    """The value of a taint that is on it, "" for none."""
+    return next((str(taint.get("value") or "") for taint in taints(node) if taint.get("key") == key), "")
+
+
 def gated(node: Node, names: Names) -> bool:
     """Whether the preflight taint keeps new pods away."""
     return NO_SCHEDULE in effects(node, names.preflight)

@@ -4,7 +4,8 @@ installed."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, node_path
@@ -13,8 +14,10 @@ from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.files import read_text
 
-# Role node_admission writes it beside the policies, and the API server says the same of those that it has loaded.
-HASH_FILE = "policy.hash"
+# Role node_admission writes it beside the policies, and the API server says the same of those that it has loaded. Where
+# there are teams, the second one has a line for each plugin that asks Kueue and JobSet: its name, and the hash.
+HASH_FILE, WEBHOOKS_FILE = "policy.hash", "webhooks.hash"
+_POLICIES, _WEBHOOKS = "ValidatingAdmissionPolicy", ("MutatingAdmissionWebhook", "ValidatingAdmissionWebhook")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _LOADED = re.compile(r"^apiserver_manifest_admission_config_controller_last_config_info\{(.*)\} 1$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -32,24 +35,53 @@ class NotAsked(GpuBurninError):
 
 @dataclass(frozen=True)
 class Gate:
-    """What an API server did and said. `loaded` is "" when it has no policies; hashes begin with sha256:."""
+    """What an API server did and said. `loaded` is "" when it has no policies; hashes begin with sha256:.
+
+    `webhooks`: of each plugin that should have webhooks, or has some, whether they are those that were installed.
+    """
 
     refused: bool
     loaded: str
     expected: str
+    webhooks: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def in_force(self) -> bool:
         """It refuses, by the policies that were installed."""
         return self.refused and self.loaded == self.expected
 
+    @property
+    def changed_webhooks(self) -> list[str]:
+        """The plugins whose webhooks are others than those that were installed."""
+        return [plugin for plugin, right in self.webhooks.items() if not right]
+
 
 def probe(api: KubeApi, policies: Path) -> Gate:
     """Ask it. `policies` is the folder of role node_admission on this host. Raises NotAsked."""
     try:
-        return Gate(_refused(api), _loaded(api.text("/metrics", "read its metrics")), expected_hash(policies))
+        refused, loaded = _refused(api), _loaded(api.text("/metrics", "read its metrics"))
     except (ApiError, Conflict) as error:
         raise NotAsked(str(error)) from error
+    wanted = expected_webhooks(policies)
+    webhooks = {
+        plugin: loaded.get(plugin) == wanted.get(plugin) for plugin in _WEBHOOKS if plugin in loaded or plugin in wanted
+    }
+    return Gate(refused, loaded.get(_POLICIES, ""), expected_hash(policies), webhooks)
+
+
+def expected_webhooks(policies: Path) -> dict[str, str]:
+    """Of each plugin the hash of the webhooks that it must have loaded; none without teams. Raises NotAsked."""
+    path = policies / WEBHOOKS_FILE
+    try:
+        lines = read_text(path).splitlines()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotAsked(f"{path}: cannot be read ({error}); run site.yml for this host, which writes it") from error
+    pairs = dict(line.partition(" ")[::2] for line in lines)
+    if set(pairs) != set(_WEBHOOKS) or not all(map(_HASH.fullmatch, pairs.values())):
+        raise NotAsked(f"{path}: holds no hashes of webhooks; run site.yml for this host, which writes it")
+    return pairs
 
 
 def expected_hash(policies: Path) -> str:
@@ -64,11 +96,11 @@ def expected_hash(policies: Path) -> str:
     return found
 
 
-def leases(api: KubeApi) -> dict[str, float]:
-    """When the leader of each of the cluster's controllers last renewed its Lease; 0 without one. Raises NotAsked."""
+def leases(api: KubeApi, names: Sequence[str] = CONTROLLERS, namespace: str = "kube-system") -> dict[str, float]:
+    """When the leader of each of these controllers last renewed its Lease; 0 without one. Raises NotAsked."""
     found = {}
-    for name in CONTROLLERS:
-        path = f"/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}"
+    for name in names:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
         try:
             lease = api.find(path, f"read the Lease of {name}") or {}
         except (ApiError, Conflict) as error:
@@ -98,9 +130,7 @@ def _refused(api: KubeApi) -> bool:
     return False
 
 
-def _loaded(metrics: str) -> str:
-    for found in _LOADED.finditer(metrics):
-        labels = dict(_LABEL.findall(found[1]))
-        if labels.get("plugin") == "ValidatingAdmissionPolicy" and _HASH.fullmatch(labels.get("hash", "")):
-            return str(labels["hash"])
-    return ""
+def _loaded(metrics: str) -> dict[str, str]:
+    """The hash of each plugin that has read something from the disk."""
+    labels = [dict(_LABEL.findall(found[1])) for found in _LOADED.finditer(metrics)]
+    return {one["plugin"]: one["hash"] for one in labels if "plugin" in one and _HASH.fullmatch(one.get("hash", ""))}

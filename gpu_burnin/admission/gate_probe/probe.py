@@ -8,8 +8,9 @@ from pathlib import Path
 
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.gate_probe import numbers, state
-from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, leases, probe
+from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, expected_webhooks, leases, probe
 from gpu_burnin.admission.gate_probe.audit import read_on
+from gpu_burnin.admission.gate_probe.jobs import Jobs, look
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.system.files import write_atomic
 
@@ -22,13 +23,17 @@ _TIMEOUT_S = (5.0, 25.0)
 
 @dataclass(frozen=True)
 class Place:
-    """Where everything is on the host of an API server. `metrics` None: nobody reads numbers here."""
+    """Where everything is on the host of an API server. `metrics` None: nobody reads numbers here.
+
+    `etc` has the folders of Kueue and JobSet, where there are teams.
+    """
 
     kubeconfig: Path
     policies: Path
     audit_log: Path
     state_dir: Path
     metrics: Path | None
+    etc: Path = Path("/etc")
 
 
 def once(place: Place, say: Callable[[str], None], now_s: float) -> int:
@@ -36,24 +41,33 @@ def once(place: Place, say: Callable[[str], None], now_s: float) -> int:
     kept, problems = _count(place, state.read(place.state_dir), say, now_s)
     gate: Gate | None = None
     renewed: Mapping[str, float] = {}
+    jobs: Jobs | None = None
     try:
         api = KubeApi(place.kubeconfig, retries=0, timeout_s=_TIMEOUT_S)
         renewed = leases(api)
         gate = probe(api, place.policies)
         kept = replace(kept, gate_checked_s=now_s)
+        # Last: who cannot read the queues knows whether the gate holds all the same.
+        jobs = look(api, place.etc) if expected_webhooks(place.policies) else None
     except (NotAsked, ApiError) as error:
         problems += 1
         say(str(error))
     try:
         state.write(place.state_dir, kept)
         if place.metrics is not None:
-            write_atomic(place.metrics, numbers.text(gate, renewed, kept).encode(), mode=0o644)
+            write_atomic(place.metrics, numbers.text(gate, renewed, kept, jobs).encode(), mode=0o644)
     except OSError as error:
         raise GpuBurninError(
             f"{error.filename}: cannot be written ({error.strerror}); site.yml makes its folder"
         ) from error
     if gate is not None and not gate.in_force:
         say(_wrong(place, gate))
+        return EXIT_FAIL
+    if gate is not None and gate.changed_webhooks:
+        say(
+            f"{' and '.join(gate.changed_webhooks)} of the API server do not have the webhooks of Kueue and JobSet "
+            f"that were installed in {place.policies}; see what changed there, then run site.yml for this host"
+        )
         return EXIT_FAIL
     return EXIT_INCONCLUSIVE if problems else EXIT_PASS
 

@@ -122,6 +122,12 @@ class Budgets:
         with self._lock:
             self._joins.over(name)
 
+    def room(self) -> int:
+        """How many nodes more the admitter may keep from work by itself."""
+        with self._lock:
+            most, taken, _ = self._room(Budget.GATE, "")
+            return max(0, most - len(taken))
+
     def gated(self) -> int:
         """How many nodes the admitter keeps from work by itself."""
         return len(self.fleet.held_back(*HELD_BACK))

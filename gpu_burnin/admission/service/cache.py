@@ -21,7 +21,7 @@ from gpu_burnin.api.record import NodeAdmission, State, Use, parse
 from gpu_burnin.system.codec import from_json
 
 # Of a GPU resource: the vendors' plugins (nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/i915).
-_GPU_RESOURCE = re.compile(r"nvidia\.com/.+|gpu\..+/.+|.+/(gpu|mig)([.\-].+)?")
+GPU_RESOURCE = re.compile(r"nvidia\.com/.+|gpu\..+/.+|.+/(gpu|mig)([.\-].+)?")
 _ENDED = ("Succeeded", "Failed")
 _MIRROR = "kubernetes.io/config.mirror"
 # States in which the admitter's own judgement keeps a node from work; new boots and tests are not.
@@ -33,7 +33,7 @@ class Summary:
     """Of a NodeAdmission what is asked of all at once. `asked_until`: so long a person asks, None where nobody does.
 
     `tested_until` is when the test that was asked for should have an answer, None where there is none.
-    `shut_by_restore` is as in decide/facts.py.
+    `shut_by_restore` is as in decide/facts.py. `place` is rack and leaf.
     """
 
     state: State
@@ -46,6 +46,10 @@ class Summary:
     admitted: bool
     expires_at: str
     shut_by_restore: bool = False
+    team: str = ""
+    model: str = ""
+    gpus: int = 0
+    place: tuple[str, str] = ("", "")
 
     def under_test(self, now: datetime) -> bool:
         """Whether a test was asked for that may have an answer yet."""
@@ -216,6 +220,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
     asks = (spec[ask] for ask in ("hold", "quarantine", "repair") if spec.get(ask))
     use, changes = status.get("use"), status.get("transitions") or []
     restored = str((spec.get("restored") or {}).get("since") or "")
+    hardware, place = spec.get("hardware") or {}, spec.get("place") or {}
     repaired = [c.get("at", "") for c in changes if isinstance(c, dict) and c.get("from") == State.REPAIRING]
     return Summary(
         state=state,
@@ -228,6 +233,10 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         admitted=bool(status.get("accepted")),
         expires_at=str((status.get("accepted") or {}).get("expiresAt") or ""),
         shut_by_restore=is_shut(restored, str(status.get("confirmed") or ""), state),
+        team=sys.intern(str(status.get("team") or "")),
+        model=sys.intern(str(hardware.get("model") or "")),
+        gpus=int(hardware.get("gpus") or 0),
+        place=(sys.intern(str(place.get("rack") or "")), sys.intern(str(place.get("leaf") or ""))),
     )
 
 
@@ -247,15 +256,15 @@ def _use(document: object) -> Use | None:
 class Pods:
     """Pods that have a node, but for those of DaemonSets without GPUs, which no decision asks for."""
 
-    def __init__(self, hold_until: str) -> None:
-        self._hold_until = hold_until
+    def __init__(self, hold_until: str, leave: str = "") -> None:
+        self._hold_until, self._leave = hold_until, leave
         self._by_key: dict[str, tuple[str, Pod]] = {}
         self._by_node: dict[str, dict[str, Pod]] = {}
         self._lock = threading.Lock()
 
     def put(self, item: Object, *, listed: bool = False) -> str:
         """See Store. The name is the node's."""
-        key, pod = key_of(item), pod_of(item, self._hold_until)
+        key, pod = key_of(item), pod_of(item, self._hold_until, self._leave)
         node = sys.intern(str(item["spec"].get("nodeName") or ""))
         if not node or (pod.daemon and not pod.gpus):
             return self.drop(key)
@@ -307,8 +316,8 @@ class Pods:
             self._by_node.pop(node, None)
 
 
-def pod_of(item: Object, hold_until: str) -> Pod:
-    """What decisions read of a pod."""
+def pod_of(item: Object, hold_until: str, leave: str = "") -> Pod:
+    """What decisions read of a pod, by the names of its annotations."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     owners = metadata.get("ownerReferences") or []
     owner = next((o for o in owners if o.get("controller")), owners[0] if owners else {})
@@ -323,6 +332,7 @@ def pod_of(item: Object, hold_until: str) -> Pod:
         leaving="deletionTimestamp" in metadata,
         hold_until=str(annotations.get(hold_until, "")),
         owner=sys.intern(f"{owner['kind']}/{owner['name']}") if owner.get("kind") and owner.get("name") else "",
+        leave=str(annotations.get(leave, "")),
     )
 
 
@@ -340,7 +350,7 @@ def _requested(containers: Iterable[Mapping[str, Any]]) -> int:
 
 def _quantities(resources: Mapping[str, Any]) -> int:
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    return sum(_count(value) for name, value in asked.items() if _GPU_RESOURCE.fullmatch(name))
+    return sum(_count(value) for name, value in asked.items() if GPU_RESOURCE.fullmatch(name))
 
 
 def _count(quantity: object) -> int:

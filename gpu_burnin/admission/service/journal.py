@@ -17,6 +17,7 @@ from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.view import Pod
+from gpu_burnin.api.names import LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.api.record import State, Transition
 from gpu_burnin.system import journald
 from gpu_burnin.system.clock import rfc3339, rfc3339_s
@@ -36,6 +37,11 @@ _GOOD = (State.READY, State.TESTING)
 def node_reference(name: str) -> dict[str, str]:
     """A Node as events name it: kubelet's own have the name in the place of the UID too."""
     return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
+
+
+def lease_reference() -> dict[str, str]:
+    """The admitters' Lease, for events on the fleet as a whole."""
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE, "namespace": SYSTEM_NAMESPACE}
 
 
 # What calls for somebody to look.

@@ -36,6 +36,10 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Whole lists: one for each resource and leadership, and one for each version that was too old.",
         ("resource",),
     ),
+    "job_verdicts": (
+        "Words of the check `verified` on jobs, by state and the code of its reason.",
+        ("verdict", "reason"),
+    ),
     "leaderships": ("Times that this process became the leader.", ()),
 }
 

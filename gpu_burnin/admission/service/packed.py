@@ -56,6 +56,11 @@ class PackedStore:
         with self._guard:
             return set(self._kept)
 
+    def version_of(self, name: str) -> str:
+        """The version that is kept, "" for none."""
+        kept = self._kept.get(name)
+        return kept[0] if kept is not None else ""
+
     def drop(self, name: str) -> str:
         """See cache.Store."""
         with self._guard:

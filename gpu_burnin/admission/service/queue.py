@@ -108,6 +108,11 @@ class WorkQueue:
             for table in (self._failures, self._not_before, self._wakes, self._credit):
                 table.pop(name, None)
 
+    def settled(self, name: str) -> bool:
+        """Whether nothing of it waits to be looked at, and the last look was not in vain."""
+        with self._changed:
+            return not (name in self._queued or name in self._busy or name in self._failures)
+
     def failures(self, name: str) -> int:
         """How often in a row it failed."""
         return self._failures.get(name, 0)

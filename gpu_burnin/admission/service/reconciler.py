@@ -20,13 +20,14 @@ from gpu_burnin.admission.service.budgets import GRANTED, Budgets
 from gpu_burnin.admission.service.cache import Nodes, Pods, Records
 from gpu_burnin.admission.service.evict import Evictor
 from gpu_burnin.admission.service.heartbeats import Heartbeats
-from gpu_burnin.admission.service.journal import EventRecorder, Journal, node_reference
+from gpu_burnin.admission.service.journal import EventRecorder, Journal, lease_reference, node_reference
 from gpu_burnin.admission.service.marks import Marks
 from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.admission.service.pod_notes import PodNotes
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.view import Budget, Evidence, HeartbeatState, Patch, Rules, View
 from gpu_burnin.api.agent_note import AgentNote
-from gpu_burnin.api.names import KIND, LEASE, SYSTEM_NAMESPACE
+from gpu_burnin.api.names import KIND, SYSTEM_NAMESPACE
 from gpu_burnin.api.record import NodeAdmission, State, Status, parse, status_document
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.canonical import canonical_json
@@ -59,12 +60,14 @@ class Reconciler:
     verifier: Verifier
     budgets: Budgets
     evictor: Evictor
+    pod_notes: PodNotes
     journal: Journal
     recorder: EventRecorder
     metrics: Metrics
     calendar: Sequence[Window] = ()
     paused: Callable[[], str] = lambda: ""
     choices: dict[str, Choice] = field(default_factory=dict)
+    team_moves: dict[str, str] = field(default_factory=dict)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic
     _alarmed: dict[Budget, float] = field(default_factory=dict)
@@ -128,6 +131,7 @@ class Reconciler:
             test=choice.level if choice else "",
             test_why=choice.why if choice else "",
             paused=self.paused(),
+            team=self.team_moves.get(name),
         )
 
     def _heartbeat(
@@ -254,7 +258,11 @@ class Reconciler:
         leave = decision.status.leave
         why = leave.why if leave else decision.status.message
         self.evictor.announce(view.name, decision.pod_events, why)
-        return self.evictor.ask(view.name, decision.evict, why)
+        try:
+            self.pod_notes.write(view.pods, leave)
+        finally:
+            again_at = self.evictor.ask(view.name, decision.evict, why)
+        return again_at
 
     def _served(self, view: View, decision: Decision) -> None:
         """The schedule's choice ends with the test: its level may be due again before the next pass of the schedule."""
@@ -271,8 +279,7 @@ class Reconciler:
         self._alarmed[budget] = now_s
         message = f"{name} and maybe others {_kept_from(view, decision, why)}"
         self.journal.say(message, brake=str(budget), node=name)
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE, "namespace": SYSTEM_NAMESPACE}
-        self.recorder.alarm(SYSTEM_NAMESPACE, lease, "MusterBrake", message)
+        self.recorder.alarm(SYSTEM_NAMESPACE, lease_reference(), "MusterBrake", message)
 
 
 def _kept_from(view: View, decision: Decision, why: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gpu_burnin.admission.client import ApiError, KubeApi, NotFound
+from gpu_burnin.admission.jobs.check import BRAKE
 from gpu_burnin.admission.service.http import Pages
 from gpu_burnin.admission.service.journal import Journal
 from gpu_burnin.admission.service.leader import RETRY_S, Leadership
@@ -18,6 +19,7 @@ from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.term import Term
 from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.settings import AdmitterConfig
+from gpu_burnin.admission.teams.choose import Share
 from gpu_burnin.admission.view import Budget
 from gpu_burnin.api.names import LEASE, SYSTEM_NAMESPACE
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
@@ -53,8 +55,8 @@ class Service:
         self.metrics.gauges.update(self._gauges())
         # A counter that only appears with its first count could not be told from one that nobody writes, and increase()
         # would miss that count.
-        for budget in Budget:
-            self.metrics.add("brake_denials", {"brake": str(budget)}, by=0)
+        for brake in (*map(str, Budget), *((BRAKE,) if self.config.jobs is not None else ())):
+            self.metrics.add("brake_denials", {"brake": brake}, by=0)
 
     def run(self) -> None:
         """Until `stop`, or SIGTERM and SIGINT where this is the main thread."""
@@ -136,6 +138,20 @@ class Service:
         def by(label: str, counts: Callable[[Term], Mapping[str, int]]) -> Callable[[], Iterable[_Sample]]:
             return lambda: [({label: key}, n) for key, n in sorted(counts(term).items())] if (term := self.term) else []
 
+        def shares(read: Callable[[Share], int]) -> Callable[[], Iterable[_Sample]]:
+            def samples() -> Iterable[_Sample]:
+                found = self.term.dedicated.shares if self.term is not None else ()
+                return [({"team": one.team, "model": one.model}, float(read(one))) for one in found]
+
+            return samples
+
+        def jobs(read: Callable[[list[float]], float]) -> Callable[[], Iterable[_Sample]]:
+            def samples() -> Iterable[_Sample]:
+                term = self.term
+                return [({}, read(term.jobs.waiting_s()))] if term is not None and term.jobs.on else []
+
+            return samples
+
         def last_heard() -> Iterable[_Sample]:
             term, now_s = self.term, time.monotonic()
             watches = {} if term is None else term.reflectors
@@ -162,7 +178,17 @@ class Service:
             "delayed_nodes": ("Nodes whose last look was in vain.", of(lambda term: term.queue.delayed())),
             "overdue_tests": (
                 "Nodes that were never idle since their test was due.",
-                of(lambda term: term.overdue),
+                of(lambda term: term.turns.overdue),
+            ),
+            "dedicated_gpus": ("GPUs of the nodes that are dedicated to a team.", shares(lambda one: one.gpus)),
+            "dedicated_gpus_wanted": ("GPUs that should be dedicated to a team.", shares(lambda one: one.wanted)),
+            "jobs_waiting": (
+                "Jobs whose nodes are chosen, and that wait for the check `verified`.",
+                jobs(lambda waiting_s: float(len(waiting_s))),
+            ),
+            "jobs_waiting_seconds": (
+                "For how long the oldest of them waits.",
+                jobs(lambda waiting_s: max(waiting_s, default=0.0)),
             ),
             "paused": ("1 while a person has paused the fleet.", of(lambda term: float(bool(term.pause.why())))),
             "steady_seconds": ("From the election to caches that are whole.", of(lambda term: term.steady_after_s)),

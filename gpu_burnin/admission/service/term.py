@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import threading
 import time
 import traceback
@@ -11,30 +10,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
-from gpu_burnin.admission.client import (
-    CSRS,
-    NODES,
-    ApiError,
-    Conflict,
-    KubeApi,
-    NotFound,
-    admissions_path,
-)
+from gpu_burnin.admission.client import CSRS, NODES, ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.decide import trim_node
 from gpu_burnin.admission.decide.finding import AGENT_SILENT, LEDGER_RESTORED
-from gpu_burnin.admission.schedule.pick import Choice, Row, overdue, pick
+from gpu_burnin.admission.jobs.service import WATCHES, JobCheck
 from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store
 from gpu_burnin.admission.service.certificates import Approver, Requests
+from gpu_burnin.admission.service.dedicated import Dedicated
 from gpu_burnin.admission.service.evict import Evictor
 from gpu_burnin.admission.service.heartbeats import Heartbeats
 from gpu_burnin.admission.service.journal import EventRecorder, Journal
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.pause import Pause
+from gpu_burnin.admission.service.pod_notes import PodNotes
 from gpu_burnin.admission.service.queue import MOST_DELAY_S, WorkQueue
 from gpu_burnin.admission.service.reconciler import Reconciler, Stale
 from gpu_burnin.admission.service.reflector import Reflector
+from gpu_burnin.admission.service.turns import Turns
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.settings import AdmitterConfig
 from gpu_burnin.api.heartbeat import heartbeats_path
@@ -50,7 +44,7 @@ _PASSING_DELAY_S = 30.0
 _FIGHT = 5
 _JOIN_S = 5.0
 # Without them nobody is let in who needs them, and all other work goes on.
-_NOT_WAITED_FOR = ("csrs", HEARTBEAT_PLURAL)
+_NOT_WAITED_FOR = ("csrs", HEARTBEAT_PLURAL, *WATCHES)
 _HELD = frozenset({State.NEW, State.SUSPECT, State.QUARANTINED, State.REPAIRING, State.HELD})
 _WORKING = frozenset({State.READY, State.EXPIRING})
 # Codes come from nodes too: their number stays one that a monitoring system can keep.
@@ -68,7 +62,8 @@ class Term:
         names, self._over, self._may_write = config.names, threading.Event(), may_write
         api = KubeApi(config.kubeconfig_path, retries=0, before_write=self._check)
         self.config, self.api, self.journal, self.metrics = config, api, journal, metrics
-        self.nodes, self.pods = Nodes(trim_node), Pods(names.hold_until)
+        teams = config.jobs.teams if config.jobs is not None else frozenset()
+        self.nodes, self.pods = Nodes(trim_node), Pods(names.hold_until, names.leave if teams else "")
         self.records = Records(names, config.decision_rules)
         self.heartbeats = Heartbeats(config.rules.agent_silent_s)
         self.requests, self.pause = Requests(), Pause()
@@ -91,13 +86,20 @@ class Term:
             Verifier(names, metrics),
             self.budgets,
             Evictor(api, journal, self.recorder, metrics),
+            PodNotes(api, names, self.pods, teams),
             journal,
             self.recorder,
             metrics,
             config.calendar,
             self.pause.why,
         )
+        known, choices = (self.records, self.nodes, self.pods), self.reconciler.choices
+        self.turns = Turns(config.tests, *known, choices, self.queue.add, self.pause.why, lambda: self.jobs.tests())
+        wanted, moves = config.jobs.dedicated if config.jobs is not None else {}, self.reconciler.team_moves
+        seen = self.queue.add, self.pause.why
+        self.dedicated = Dedicated(wanted, *known, self.budgets, moves, *seen, journal, self.recorder)
         self._approver = Approver(api, self.requests, self.records, config.inventory_nodes(), journal, metrics)
+        self.jobs = JobCheck(config, self, self.reconciler.verifier)
         self._system = frozenset(one.name for one in config.system_nodes)
         unknown, bring = f"{api.server}: it does not know", "run site.yml, which brings the CustomResourceDefinition"
         missing = f"{unknown} {PLURAL} ({names.crd}), so no node is admitted; {bring}"
@@ -116,10 +118,9 @@ class Term:
                 fieldSelector=f"metadata.name={PAUSE}",
             ),
             "csrs": self._reflector(CSRS, "certificate requests", self.requests),
+            **self.jobs.reflectors(self._wait),
         }
-        self.overdue = 0
         self.steady_after_s = 0.0
-        self._asked_at: dict[str, str] = {}
         self._told: dict[str, str] = {}
         self._threads: list[threading.Thread] = []
         self._began_s = time.monotonic()
@@ -139,7 +140,7 @@ class Term:
         self._over.set()
         for reflector in self.reflectors.values():
             reflector.stop()
-        for closing in (self.queue, self._csr_queue, self.recorder):
+        for closing in (self.queue, self._csr_queue, self.recorder, self.jobs):
             closing.close()
         self.api.hang_up()
         until_s = time.monotonic() + _JOIN_S
@@ -224,11 +225,13 @@ class Term:
         for number in range(self.config.workers):
             self._spawn(f"worker-{number}", self._work)
         self._spawn("timetable", self._timetable)
+        self._spawn("jobs", self.jobs.run)
 
     def _work(self) -> None:
         while (name := self.queue.get()) is not None:
             if self._reconcile_once(name):
                 self.queue.done(name)
+                self.jobs.node_looked_at(name)
 
     def _reconcile_once(self, name: str) -> bool:
         """Whether the look was not in vain."""
@@ -348,7 +351,8 @@ class Term:
             self.queue.add_all(set(silent) - self._system)
             if time.monotonic() >= next_schedule_s:
                 next_schedule_s = time.monotonic() + SCHEDULE_EVERY_S
-                self.schedule(datetime.now(UTC))
+                self.turns.schedule(datetime.now(UTC))
+                self.dedicated.choose(datetime.now(UTC))
                 self.reconciler.evictor.prune(self.pods.uids)
                 # A request that was refused may match by now: the inventory grows.
                 for name in self.requests.known():
@@ -360,34 +364,3 @@ class Term:
             ticks = max(1, round(self.config.resync_s / TICK_S))
             for tick in range(ticks):
                 yield names[tick::ticks]
-
-    def schedule(self, now: datetime, rng: random.Random | None = None) -> None:
-        """Choose the nodes to test now."""
-        choices = self.reconciler.choices
-        # They have begun (the record says so), or something stood in their way: they are chosen again later.
-        choices.clear()
-        forgotten = (now - timedelta(seconds=10 * self.config.tests.ask_again_s)).isoformat()
-        self._asked_at = {name: at for name, at in self._asked_at.items() if at > forgotten}
-        rows = [
-            Row(
-                name,
-                summary.state,
-                name in self.nodes and self.pods.idle(name),
-                summary.proofs,
-                summary.use,
-                self._asked_at.get(name, ""),
-                summary.repaired_at,
-                summary.under_test(now),
-            )
-            for name, summary in self.records.all_summaries()
-        ]
-        self.overdue = len(overdue(rows, self.config.tests, now))
-        if self.pause.why():
-            return
-        for choice in pick(rows, self.config.tests, now, rng or random.Random()):
-            self._choose(choice, now)
-
-    def _choose(self, choice: Choice, now: datetime) -> None:
-        self.reconciler.choices[choice.name] = choice
-        self._asked_at[choice.name] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-        self.queue.add(choice.name)

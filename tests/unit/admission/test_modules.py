@@ -71,6 +71,44 @@ def test_the_inventory_is_written_once(run_module: RunModule, parameters: dict[s
         assert (code, again["changed"], len(api.writes())) == (0, False, written)
 
 
+def test_place_and_model_are_written_and_taken_back(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    run_module(**parameters)
+    before = json.dumps(entry(api)["spec"])
+    assert "place" not in before and "model" not in before
+    [node] = parameters["nodes"]
+    there = {"rack": "r12", "switch": "leaf-7", "pdu": "p4"}
+    placed = {**node, "expect": {"gpus": 8, "model": "h100-sxm5-80gb"}, "place": there}
+    _, done = run_module(**{**parameters, "nodes": [placed]})
+    spec = entry(api)["spec"]
+    assert done["changed"] and spec["hardware"]["model"] == "h100-sxm5-80gb"
+    assert spec["place"] == {"rack": "r12", "leaf": "leaf-7"}
+    assert not run_module(**{**parameters, "nodes": [placed]})[1]["changed"]
+    _, new = run_module(**{**parameters, "nodes": [placed, {**placed, "name": "gpu-2"}]})
+    assert new["changed"] and entry(api, "gpu-2")["spec"]["place"] == {"rack": "r12", "leaf": "leaf-7"}
+    run_module(**parameters)
+    spec = entry(api)["spec"]
+    assert "model" not in spec["hardware"] and not spec["place"]
+
+
+def test_an_entry_without_a_place_stays_as_it_was_when_something_else_changes(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    run_module(**parameters)
+    [node] = parameters["nodes"]
+    run_module(**{**parameters, "nodes": [{**node, "level": "quick"}]})
+    assert set(entry(api)["spec"]) == {"identity", "hardware", "evidence"}
+
+
+def test_a_place_that_cannot_be_a_label_is_refused(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    [node] = parameters["nodes"]
+    code, failed = run_module(**{**parameters, "nodes": [{**node, "place": {"rack": "row 3"}}]})
+    assert code == 1 and "gpu-1: fleet_place.rack is 'row 3', which cannot be" in failed["msg"] and not api.writes()
+
+
 def test_the_heartbeat_of_a_node_that_has_left_goes_with_its_entry(
     run_module: RunModule, parameters: dict[str, Any], api: FakeApi
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.admission.jobs_config import JobsConfig, QueueConfig
 from gpu_burnin.admission.settings import read_settings
 from gpu_burnin.errors import GpuBurninError
 
@@ -24,6 +25,11 @@ system_nodes: [{name: system-1, addresses: [10.0.0.9], dns_names: [s1.example.or
 calendar: [{nodes: all, not_before: "2026-12-01T22:00:00Z", not_after: "2026-12-01T23:00:00Z"}]
 workers: 3
 resync_s: 600
+jobs:
+  queues: {vision: {level: extended, gang_test: false}, audio: {}}
+  dedicated: {audio: {h100-sxm5-80gb: 64}}
+  window_s: 7200
+  wait_s: 300
 """
 
 
@@ -39,11 +45,17 @@ def test_everything_that_is_given(tmp_path: Path) -> None:
     assert (rules.names.domain, rules.hold_deadline_s, rules.settle_s) == ("gpu.example.org", 3600, 1)
     assert config.tests.nodes == 2 and config.calendar[0].nodes is None
     assert config.inventory_nodes()["system-1"].dns_names == {"s1.example.org"}
+    queues = {"vision": QueueConfig("extended"), "audio": QueueConfig("standard")}
+    assert config.jobs == JobsConfig(queues, {"audio": {"h100-sxm5-80gb": 64}}, 7200, 300)
+    assert config.jobs is not None and config.jobs.teams == {"vision", "audio"}
 
 
 def test_nothing_needs_to_be_given(tmp_path: Path) -> None:
     config = read_settings(write(tmp_path / "admitter.yaml", ""))
     assert (config.domain, config.identity) == ("muster.dev", socket.gethostname())
+    assert config.jobs is None
+    jobs = read_settings(write(tmp_path / "admitter.yaml", "jobs: {}")).jobs
+    assert jobs == JobsConfig(window_s=3600, wait_s=600)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +80,24 @@ def test_nothing_needs_to_be_given(tmp_path: Path) -> None:
         ("calendar: [{nodes: all}]", r"calendar\[0\]: not_before"),
         ("system_nodes: [{name: a, addresses: [x]}]", "a: its addresses are wrong"),
         ("system_nodes: [{name: a}, {name: a}]", "names a node twice"),
+        ("jobs: {queue: {}}", "jobs: unknown: queue"),
+        ("jobs: {queues: {a: {levle: quick}}}", r"jobs\.queues\.a: unknown: levle"),
+        (
+            "jobs: {queues: {a: {level: deep}}}",
+            r"jobs\.queues\.a\.level is 'deep'; give one of quick, standard, extended",
+        ),
+        ("jobs: {queues: {a: {gang_test: 1}}}", r"jobs\.queues\.a\.gang_test: not bool: 1"),
+        ("jobs: {queues: {a: {gang_test: true}}}", r"jobs\.queues\.a\.gang_test is true, and this version has no test"),
+        ("jobs: {queues: {A_b: {}}}", "jobs names the team 'A_b'; give the name of a Namespace"),
+        ("jobs: {dedicated: {a: {x: 1}}}", r"jobs\.dedicated names the team a, which jobs\.queues does not have"),
+        ("jobs: {queues: {a: {}}, dedicated: {a: {x: -8}}}", r"jobs\.dedicated\.a\.x is -8; give a number of GPUs"),
+        ("jobs: {queues: {a: {}}, dedicated: {a: {x: 1.5}}}", r"jobs\.dedicated\.a\.x: not int: 1\.5"),
+        (
+            "jobs: {queues: {a: {}}, dedicated: {a: {x/y: 1}}}",
+            r"names the model 'x/y'; give a key of hardware/skus\.yaml",
+        ),
+        ("jobs: {window_s: -1}", r"jobs\.window_s is -1; give seconds, 0 or more"),
+        ("jobs: {wait_s: 1}", r"jobs\.wait_s is 1; give 10 seconds or more"),
         ("- a", "must be keys with values"),
         ("a: [", "is not YAML"),
     ],

@@ -54,7 +54,7 @@ def test_a_scheduled_test_that_is_over_before_the_next_pass_is_not_begun_again(
         term = admitter.service.term
         assert term is not None
         term.reconciler.rules = replace(term.reconciler.rules, settle_s=0.0)
-        term._choose(Choice("gpu-1", "quick", "it is its turn"), datetime.now(UTC))
+        term.turns.choose(Choice("gpu-1", "quick", "it is its turn"), datetime.now(UTC))
 
         def answered() -> bool:
             text = api.nodes["gpu-1"]["metadata"]["annotations"].get(NAMES.request)
