@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host.places import levels_of
 
 try:
     from gpu_burnin.admission.approve import InventoryNode
@@ -17,7 +18,7 @@ try:
     from gpu_burnin.admission.provision import Wanted, entries, provision
     from gpu_burnin.admission.waiting import standing, wait_for
     from gpu_burnin.api.names import Names
-    from gpu_burnin.api.record import Hardware, Identity, Proof
+    from gpu_burnin.api.record import Hardware, Identity, Place, Proof
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.system import known_hosts as kh
     from gpu_burnin.system.codec import to_json
@@ -80,7 +81,16 @@ options:
         type: bool
         default: false
       expect:
-        description: What the burn-in expects of its hardware; C(gpus) is how many it should offer to pods.
+        description:
+          - What the burn-in expects of its hardware; C(gpus) is how many it should offer to pods, C(model) the key of
+            its GPUs' model, which the admitter makes a label of its Node.
+        type: dict
+        default: {}
+        version_added: "0.2.0"
+      place:
+        description:
+          - Where it stands, as C(fleet_place) says it. The admitter makes labels of its Node of C(rack), C(leaf) (or
+            C(switch), which means the same) and C(feed).
         type: dict
         default: {}
         version_added: "0.2.0"
@@ -233,6 +243,7 @@ NODE_OPTIONS = {
     "machine_id": {"type": "str", "default": ""},
     "allow_simulated": {"type": "bool", "default": False},
     "expect": {"type": "dict", "default": {}},
+    "place": {"type": "dict", "default": {}},
     "level": {"type": "str", "choices": ["quick", "standard", "extended"], "default": "standard"},
     "device_plugin": {"type": "str", "default": ""},
     "mig_strategy": {"type": "str", "choices": ["none", "single", "mixed"], "default": "none"},
@@ -256,12 +267,18 @@ ARGUMENT_SPEC: dict[str, Any] = {
 
 
 def wanted_of(node: dict[str, Any], key: str, evidence_ttl_s: float) -> Wanted:
-    """The entry that an item of O(nodes) asks for."""
+    """The entry that an item of O(nodes) asks for. Raises FleetError for a place that cannot be read."""
     identity = Identity(key, node["machine_id"], node["allow_simulated"], tuple(node["addresses"]))
     strategy = "" if node["mig_strategy"] == "none" else node["mig_strategy"]
     plugin = bool(node["device_plugin"])
-    gpus = Hardware(int(node["expect"].get("gpus") or 0), offered=plugin, mig_strategy=strategy if plugin else "")
-    return Wanted(node["name"], identity, gpus, Proof(node["level"], evidence_ttl_s))
+    hardware = Hardware(
+        int(node["expect"].get("gpus") or 0),
+        offered=plugin,
+        mig_strategy=strategy if plugin else "",
+        model=str(node["expect"].get("model") or ""),
+    )
+    place = Place(**levels_of(node["name"], node["place"]))
+    return Wanted(node["name"], identity, hardware, Proof(node["level"], evidence_ttl_s), place)
 
 
 def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:

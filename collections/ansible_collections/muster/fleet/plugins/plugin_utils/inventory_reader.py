@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleError
+from ansible_collections.muster.fleet.plugins.module_utils.jobs.fleet import EXPECT, PLACE
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import UNRESOLVED, Inventory
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
@@ -16,7 +17,15 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.role_check import BAT
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver, Variables, origin_of
 
 # What the inventory's own rules read per host: the second is the fleet's address of last resort.
-HOST_VARIABLES = ("fleet_address", "ansible_host", "pod_network_range", "repair_bmc_address", "repair_bmc_system")
+HOST_VARIABLES = (
+    "fleet_address",
+    "ansible_host",
+    "pod_network_range",
+    "repair_bmc_address",
+    "repair_bmc_system",
+    PLACE,
+    EXPECT,
+)
 # The role whose one DaemonSet serves all GPU nodes.
 DEVICE_PLUGIN = "nvidia_device_plugin"
 
@@ -76,6 +85,8 @@ class InventoryReader:
             bmc_addresses=values["repair_bmc_address"],
             bmc_systems=values["repair_bmc_system"],
             device_plugin={name: values[name] for name in of_plugin},
+            places=values[PLACE],
+            expects=values[EXPECT],
             fleet=self._fleet_values(homes[every[0].name].of(every[0].name)) if every else {},
             patterns=patterns,
             group_files=files_of("group_vars", self.source._sources, self.loader.get_basedir()),

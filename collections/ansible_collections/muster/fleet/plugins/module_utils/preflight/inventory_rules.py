@@ -32,6 +32,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight.network_rul
     shared_address,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.team_rules import host_places, teams
 
 from gpu_burnin.admission.calendar import CalendarError
 from gpu_burnin.fleet.plan.sizing import NODES_PER_API_SERVER, api_servers
@@ -77,6 +78,8 @@ def check(inventory: Inventory) -> list[Problem]:
         planned_nodes,
         maintenance_windows,
         one_device_plugin,
+        host_places,
+        teams,
         play_patterns,
     )
     return [problem for rule in rules for problem in rule(inventory)]
