@@ -26,6 +26,8 @@ EXTRA_OF: Mapping[str, str] = {
     **dict.fromkeys(("kubernetes", "paramiko"), "controller"),
     "prometheus_client": "admitter",
 }
+# What people of teams run, whose extra brings less than a controller needs.
+_OF_TEAMS = frozenset({"logs", "run", "teams", "why"})
 
 
 class LazyGroup(click.Group):
@@ -113,7 +115,7 @@ def call(program: click.Group) -> int:
         click.echo(f"{name}: standard output cannot be written ({lost.strerror}); make room", err=True)
         return EXIT_USAGE
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and (extra := EXTRA_OF.get(error.name or "")):
+        if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "", sys.argv[1:2])):
             click.echo(f"{name}: {error.name} is not installed; {install_hint(extra)} brings it", err=True)
             return EXIT_USAGE
         import traceback
@@ -122,3 +124,8 @@ def call(program: click.Group) -> int:
         click.echo(f"{name}: this is a fault of {name} itself ({error!r}); report it with the lines above", err=True)
         return EXIT_INCONCLUSIVE
     return 0
+
+
+def _extra_of(module: str, command: list[str]) -> str:
+    """Which extra brings a module for a command, "" for none."""
+    return "launch" if module == "kubernetes" and _OF_TEAMS.issuperset(command or [""]) else EXTRA_OF.get(module, "")

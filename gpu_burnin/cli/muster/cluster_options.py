@@ -76,6 +76,18 @@ def connect(kubeconfig: Path) -> KubeApi:
     return KubeApi(kubeconfig.expanduser())
 
 
+def namespace_of(kubeconfig: Path) -> str:
+    """The namespace that a kubeconfig's context names; "" for none."""
+    from kubernetes import config
+
+    contexts: Any = config.list_kube_config_contexts
+    try:
+        _, context = contexts(str(kubeconfig.expanduser()))
+    except config.ConfigException:
+        return ""
+    return str((context.get("context") or {}).get("namespace") or "")
+
+
 def write_page(page: Path, text: str) -> None:
     """Write a page, and say where it is. Raises GpuBurninError."""
     try:

@@ -26,6 +26,7 @@ TABLE: Mapping[str, Row] = {
         "gate_probe",
         "Say whether this host's API server keeps the gate.",
     ),
+    "logs": (f"{_ROOM}.logs", "logs", "Show what a job's processes print."),
     "mirror": (f"{_ROOM}.mirror", "mirror", "Have the programs that hosts fetch, and print their folder."),
     "node": (f"{_ROOM}.node", "node", "Hold nodes, release them, quarantine them, or have them tested."),
     "pause": (f"{_ROOM}.node", "pause", "Pause the fleet: no node is let in or tested."),
@@ -33,7 +34,10 @@ TABLE: Mapping[str, Row] = {
     "probe": (f"{_ROOM}.probe", "probe", "Try many hosts at once: TCP, SSH, host key, login."),
     "resume": (f"{_ROOM}.node", "resume", "End the fleet's pause."),
     "retest": (f"{_ROOM}.retest", "retest", "Ask idle nodes, drawn at random, for a test."),
+    "run": (f"{_ROOM}.run", "run", "Run a script or a folder on whole nodes: all of them or none."),
     "status": (f"{_ROOM}.status", "status", "Say how the fleet's nodes stand, and which need a person."),
+    "teams": (f"{_ROOM}.teams", "teams", "Say what each team has and uses, and why its first job waits."),
+    "who": (f"{_ROOM}.who", "who", "Say who can do what in a namespace, and who did what there."),
     "why": (f"{_ROOM}.why", "why", "Say what happened to a node, a pod or a job, and what set it off."),
 }
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
-from gpu_burnin.cli.ssh_hosts import parse_host
+from gpu_burnin.cli.ssh_hosts import host_of_inventory
 
 if TYPE_CHECKING:
-    from gpu_burnin.fleet.model import Target
     from gpu_burnin.fleet.monitoring.line import Monitoring
-    from gpu_burnin.fleet.monitoring.places import Place
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -88,18 +85,7 @@ def monitoring_places(
         return [Monitoring(first, second)] if prometheus else []
     of_inventory = places.named(state)
     known = known_hosts or (state / "known_hosts" if state else Path("~/.ssh/known_hosts"))
-    return [Monitoring(first, second, _target(one, identity, of_inventory), known) for one in hosts]
-
-
-def _target(host: str, identity: Path | None, of_inventory: Mapping[str, Place]) -> Target:
-    """A host by its name in the inventory, with what was given beside that; any other by its address."""
-    given = parse_host(host, "root", 22, identity)
-    place = of_inventory.get(given.name)
-    if place is None:
-        return given
-    return replace(
-        parse_host(host, place.user, place.port, identity or place.identity), name=place.name, address=place.address
-    )
+    return [Monitoring(first, second, host_of_inventory(one, identity, of_inventory), known) for one in hosts]
 
 
 def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The monitoring hosts by their names in the inventory, as role fleet_monitoring leaves them in the state directory."""
+"""Hosts by their names in the inventory, as roles leave them in the state directory: monitoring, API servers."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Place:
     identity: Path | None = None
 
 
-def named(state: Path | None) -> dict[str, Place]:
-    """The monitoring hosts of a state directory; none before site.yml has made one. Raises GpuBurninError."""
-    path = (state or Path()) / FILE
+def named(state: Path | None, file: str = FILE) -> dict[str, Place]:
+    """The hosts in a file of a state directory; none before site.yml has made one. Raises GpuBurninError."""
+    path = (state or Path()) / file
     if state is None or not path.exists():
         return {}
     try:
         return {str(one["name"]): _place(one) for one in json.loads(read_text(path))}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise GpuBurninError(
-            f"{path}: is no list of monitoring hosts ({type(error).__name__}: {error}); run site.yml, which writes it"
+            f"{path}: is no list of hosts ({type(error).__name__}: {error}); run site.yml, which writes it"
         ) from error
 
 

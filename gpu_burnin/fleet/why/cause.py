@@ -11,9 +11,11 @@ boot, an XID, an eviction. From the end one goes back:
 5. A cause lies before its effect. Some are told of later than they do harm (a reboot, an XID, a fault): they may lie
    behind it by `after_s`. To both bounds comes `skew_s`, by which the clocks of the sources may differ.
 6. What is of another node, or of another pod, is no cause.
-7. What merely lies before the first of the chain (BEFORE), as a play that changed something else, is told as that, and
+7. Ranks of a gang end when one of them does: what happened to a node of another rank (`gang`) is the cause where the
+   pod's own node has none. That its program ended itself is one where nothing else is.
+8. What merely lies before the first of the chain (BEFORE), as a play that changed something else, is told as that, and
    never as its cause: nothing links them.
-8. Events are told in full seconds: within one of them whatever may be the cause is taken to come first.
+9. Events are told in full seconds: within one of them whatever may be the cause is taken to come first.
 """
 
 from __future__ import annotations
@@ -31,14 +33,28 @@ _HOLD_S = 8 * _DAY_S
 
 @dataclass(frozen=True)
 class Reach:
-    """How long before its effect a cause may lie, and how long after it, since it is told of late."""
+    """How long before its effect a cause may lie, and how long after it, since it is told of late.
+
+    `gang`: it may be of another node of the job.
+    """
 
     kind: What
     before_s: float
     after_s: float = 0.0
+    gang: bool = False
 
 
 _FINDINGS = (Reach(What.XID, 15 * _MINUTE_S, _MINUTE_S), Reach(What.FAULT, 15 * _MINUTE_S, _MINUTE_S))
+# Of another node of the gang: a collective operation ends, or waits for its own timeout, soon after.
+_OF_GANG = (
+    Reach(What.LOST, 5 * _MINUTE_S, 10 * _MINUTE_S, gang=True),
+    Reach(What.QUARANTINED, 5 * _MINUTE_S, 2 * _MINUTE_S, gang=True),
+    Reach(What.DOUBTED, 5 * _MINUTE_S, _MINUTE_S, gang=True),
+)
+# Why a node that was chosen is not let: nodes that are out now, since whenever.
+_OUT_NOW = tuple(
+    Reach(kind, 30 * _DAY_S, _DAY_S, gang=True) for kind in (What.QUARANTINED, What.DOUBTED, What.LOST, What.PERSON)
+)
 _RESOLUTION_S = 1.0
 _LATE_BOOT = Reach(What.BOOTED, 15 * _MINUTE_S, 30 * _MINUTE_S)
 CAUSES: Mapping[What, tuple[tuple[Reach, ...], ...]] = {
@@ -47,6 +63,8 @@ CAUSES: Mapping[What, tuple[tuple[Reach, ...], ...]] = {
             Reach(What.OUT_OF_MEMORY, 2 * _MINUTE_S, _MINUTE_S),
             Reach(What.PREEMPTED, 10 * _MINUTE_S, _MINUTE_S),
             Reach(What.PRESSURE, 10 * _MINUTE_S, _MINUTE_S),
+            Reach(What.EVICTED, 10 * _MINUTE_S, _MINUTE_S),
+            Reach(What.DEADLINE, 2 * _MINUTE_S, _MINUTE_S),
         ),
         (
             Reach(What.DRAINED, 15 * _MINUTE_S, _MINUTE_S),
@@ -59,7 +77,18 @@ CAUSES: Mapping[What, tuple[tuple[Reach, ...], ...]] = {
         ),
         (Reach(What.DRAINED, _HOLD_S), Reach(What.QUARANTINED, _HOLD_S)),
         (Reach(What.MAINTENANCE, _HOUR_S),),
+        _OF_GANG,
         (Reach(What.AFTERMATH, _MINUTE_S, _MINUTE_S),),
+        (Reach(What.EXITED, _MINUTE_S, _MINUTE_S),),
+    ),
+    What.WAITS: (
+        (Reach(What.PREEMPTED, 10 * _MINUTE_S, _MINUTE_S), Reach(What.EVICTED, 10 * _MINUTE_S, _MINUTE_S)),
+        _OUT_NOW,
+    ),
+    What.EVICTED: (
+        (Reach(What.IMAGE, _HOUR_S), Reach(What.REFUSED, _HOUR_S)),
+        _OF_GANG,
+        (Reach(What.UNPLACED, _HOUR_S),),
     ),
     What.DRAINED: (
         (Reach(What.PERSON, 10 * _MINUTE_S), Reach(What.QUARANTINED, 10 * _MINUTE_S, _MINUTE_S)),
@@ -95,8 +124,8 @@ BEFORE: Mapping[What, tuple[Reach, ...]] = {
 # What leads to what, as far as kinds tell: things of one second are told by it. TOLD is mostly of an end's course.
 ORDER = (
     What.MAINTENANCE, What.PERSON, What.PLAY, What.REBOOT, What.XID, What.FAULT, What.BOOTED, What.LOST, What.DOUBTED,
-    What.QUARANTINED, What.OUT_OF_MEMORY, What.PREEMPTED, What.PRESSURE, What.DRAINED, What.AFTERMATH, What.TOLD,
-    What.ENDED,
+    What.QUARANTINED, What.IMAGE, What.REFUSED, What.UNPLACED, What.OUT_OF_MEMORY, What.PREEMPTED, What.PRESSURE,
+    What.EVICTED, What.DEADLINE, What.DRAINED, What.AFTERMATH, What.EXITED, What.TOLD, What.ENDED, What.WAITS,
 )  # fmt: skip
 
 
@@ -126,14 +155,19 @@ def explains_itself(entry: Entry) -> bool:
     return entry.what not in (What.ENDED, What.DRAINED, What.LOST, What.TOLD)
 
 
-def first_cause(timeline: Sequence[Entry], effect: Entry | None, skew_s: float = 0.0) -> Cause:
-    """The chain that leads to `effect`, which is an entry of the time line; see the rules above."""
+def first_cause(
+    timeline: Sequence[Entry], effect: Entry | None, skew_s: float = 0.0, gang: frozenset[str] = frozenset()
+) -> Cause:
+    """The chain that leads to `effect`, which is an entry of the time line; see the rules above.
+
+    `gang` are the nodes of the job that it is of.
+    """
     if effect is None:
         return Cause()
     chain = [effect]
-    while (found := _cause_of(timeline, chain[0], effect, skew_s, chain)) is not None:
+    while (found := _cause_of(timeline, skew_s, chain, gang)) is not None:
         chain.insert(0, found)
-    return Cause(tuple(chain), _nearest(timeline, BEFORE.get(chain[0].what, ()), chain[0], effect, skew_s, chain))
+    return Cause(tuple(chain), _nearest(timeline, BEFORE.get(chain[0].what, ()), skew_s, chain, gang))
 
 
 def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -154,24 +188,27 @@ def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     )
 
 
-def _cause_of(
-    timeline: Sequence[Entry], effect: Entry, last: Entry, skew_s: float, chain: Sequence[Entry]
-) -> Entry | None:
-    for rank in CAUSES.get(effect.what, ()):
-        if (found := _nearest(timeline, rank, effect, last, skew_s, chain)) is not None:
+def _cause_of(timeline: Sequence[Entry], skew_s: float, chain: Sequence[Entry], gang: frozenset[str]) -> Entry | None:
+    for rank in CAUSES.get(chain[0].what, ()):
+        if (found := _nearest(timeline, rank, skew_s, chain, gang)) is not None:
             return found
     return None
 
 
 def _nearest(
-    timeline: Sequence[Entry], rank: Sequence[Reach], effect: Entry, last: Entry, skew_s: float, chain: Sequence[Entry]
+    timeline: Sequence[Entry], rank: Sequence[Reach], skew_s: float, chain: Sequence[Entry], gang: frozenset[str]
 ) -> Entry | None:
+    """Of those that may be the cause of the first of the chain."""
+    effect, last = chain[0], chain[-1]
     found = [
         entry
         for entry in timeline
-        if any(_within(reach, entry, effect, skew_s) for reach in rank)
+        if any(
+            _within(reach, entry, effect, skew_s)
+            and _of_the_same(entry, effect, last, gang if reach.gang else frozenset())
+            for reach in rank
+        )
         and entry not in chain
-        and _of_the_same(entry, last)
     ]
     return min(found, key=lambda entry: abs(_before_s(entry, effect)), default=None)
 
@@ -187,6 +224,9 @@ def _before_s(entry: Entry, effect: Entry) -> float:
     return (effect.at - entry.at).total_seconds()
 
 
-def _of_the_same(entry: Entry, last: Entry) -> bool:
-    """Whether it is of the same node, and of the same pod or of none."""
-    return entry.node in ("", last.node) and (entry.pod in ("", last.pod) if last.pod else True)
+def _of_the_same(entry: Entry, effect: Entry, last: Entry, gang: frozenset[str]) -> bool:
+    """Whether it is of the same node, or of another of the gang, and of the same pod or of none."""
+    of_node = entry.node in ("", effect.node or last.node) or entry.node in gang
+    # What a job waits for, or was taken off its nodes for, is of no node: each pod of it counts.
+    of_node = of_node or bool(entry.pod and not (last.pod or effect.node))
+    return of_node and (entry.pod in ("", last.pod) if last.pod else True)

@@ -15,11 +15,13 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Source(StrEnum):
-    """Who tells of it. The first four are by the clock of the API servers and their hosts, or of kubelet."""
+    """Who tells of it. All before the agent are by the clock of the API servers and their hosts, or of kubelet."""
 
     ADMISSION = "admission"
     EVENT = "event"
     POD = "pod"
+    JOB = "job"
+    KUEUE = "kueue"
     AUDIT = "audit"
     AGENT = "agent"
     REPORT = "report"
@@ -45,6 +47,13 @@ class What(StrEnum):
     MAINTENANCE = "maintenance"  # a window of the cloud or the calendar
     PERSON = "person"  # a person did or asked for something
     PLAY = "play"  # a play changed something, or failed
+    WAITS = "waits"  # a job has no nodes, or its pods do not run on them
+    EVICTED = "evicted"  # Kueue took a job off its nodes, but for another one's sake
+    REFUSED = "refused"  # a policy or a limit of the namespace refuses the pods
+    IMAGE = "no image"  # kubelet cannot have the image
+    UNPLACED = "not placed"  # the scheduler finds no node
+    DEADLINE = "deadline"  # of the job
+    EXITED = "exited"  # a program ended itself, with an exit code that says of no signal
     TOLD = "told"  # it explains nothing, but it happened
 
 

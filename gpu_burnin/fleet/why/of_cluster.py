@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding, time_of
@@ -26,7 +26,24 @@ _OF_REASON: Mapping[str, What] = {
     "NodeNotSchedulable": What.PERSON,
     "Released": What.PERSON,
     "Rebooted": What.BOOTED,
+    # Of Jobs and their pods (the job controller, the scheduler).
+    "FailedCreate": What.REFUSED,
+    "DeadlineExceeded": What.DEADLINE,
+    "FailedScheduling": What.UNPLACED,
 }
+_IMAGE = re.compile(r"\bpull(?:ing)?\b.* image|ErrImage|ImagePullBackOff|InvalidImageName", re.IGNORECASE)
+# Kubernetes' own words on a container that a Job's podFailurePolicy has a rule for.
+_FAILED_WITH = re.compile(r"for pod (\S+) failed with exit code (\d+)")
+_DISRUPTED = re.compile(r"Pod (\S+) has condition (\S+) matching")
+# Reasons of a container that waits (kubelet's pkg/kubelet/images).
+NO_IMAGE = frozenset(
+    {"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
+)
+# Exit codes of a process that SIGKILL or SIGTERM ended: somebody else's doing.
+_KILLED = frozenset({0, 137, 143})
+# By contract of `muster run`: it has saved its work and asks to be started again.
+AGAIN = 42
+_MOST_LAST_WORDS = 300
 # Who tells of a Node what comes at each of its starts; a warning of them is told as it is, but for those of each start.
 _OF_STARTS = frozenset({"kubelet", "kube-proxy", "node-controller", "node-lifecycle-controller", "cidrAllocator"})
 _WARNINGS_OF_STARTS = frozenset({"InvalidDiskCapacity", "CgroupV1"})
@@ -65,16 +82,21 @@ def of_pod(pod: Object) -> Iterator[Entry]:
             message = str(condition.get("message") or "its end was asked for")
             yield Entry(at, Source.POD, kind, message, str(condition.get("reason") or ""), node=node, pod=key)
     for container in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in NO_IMAGE and (at := time_of(status.get("startTime"))):
+            said = " ".join(f"{waiting['reason']}: {waiting.get('message') or container.get('image')}".split())
+            yield Entry(at, Source.POD, What.IMAGE, f"{key} cannot have its image: {said}", node=node, pod=key)
         ended = (container.get("state") or {}).get("terminated") or (container.get("lastState") or {}).get("terminated")
         if not ended or not (at := time_of(ended.get("finishedAt"))):
             continue
         ends.append(at)
         code, reason = ended.get("exitCode"), str(ended.get("reason") or "")
-        killed = reason == "OOMKilled"
         message = f"container {container.get('name')} of {key} ended with exit code {code}"
         message += f" ({reason})" if reason else ""
-        yield Entry(at, Source.POD, What.OUT_OF_MEMORY if killed else What.TOLD, message, node=node, pod=key)
-    deleted = time_of(pod["metadata"].get("deletionTimestamp"))
+        message += ": it saved its work and asks to be started again" if code == AGAIN else _last_words(ended)
+        kind = What.OUT_OF_MEMORY if reason == "OOMKilled" else _of_exit(code)
+        yield Entry(at, Source.POD, kind, message, node=node, pod=key)
+    deleted = _deleted(pod)
     phase = str(status.get("phase") or "")
     if phase in ("Failed", "Succeeded") or deleted:
         said = ": ".join(str(status[name]) for name in ("reason", "message") if status.get(name))
@@ -83,6 +105,28 @@ def of_pod(pod: Object) -> Iterator[Entry]:
             message = f"{key} {how}{f' ({said})' if said else ''}"
             kind = What.TOLD if phase == "Succeeded" else What.ENDED
             yield Entry(at, Source.POD, kind, message, node=node, pod=key)
+
+
+def _deleted(pod: Object) -> datetime | None:
+    """When its deletion was asked for: deletionTimestamp is the end of the time that it has to leave."""
+    until = time_of(pod["metadata"].get("deletionTimestamp"))
+    return until - timedelta(seconds=int(pod["metadata"].get("deletionGracePeriodSeconds") or 0)) if until else None
+
+
+def _of_exit(code: object) -> What:
+    """A program that ended itself, unless it was killed or ended well."""
+    return What.EXITED if isinstance(code, int) and code not in _KILLED else What.TOLD
+
+
+def _last_words(ended: Object) -> str:
+    """The end of what a container has left as its message, which may be of its log (terminationMessagePolicy)."""
+    words = printable(" ".join(str(ended.get("message") or "").split()))
+    return f": {'... ' * (len(words) > _MOST_LAST_WORDS)}{words[-_MOST_LAST_WORDS:]}" if words else ""
+
+
+def printable(text: str) -> str:
+    """A line of a program without what would steer a terminal."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def time_of_event(event: Object) -> datetime | None:
@@ -102,8 +146,12 @@ def of_event(event: Object, node: str = "") -> Iterator[Entry]:
         return
     is_pod = about.get("kind") == "Pod"
     key = f"{about.get('namespace', '')}/{about.get('name', '')}" if is_pod else ""
-    place = node or ("" if is_pod else str(about.get("name") or ""))
+    place = node or (str(about.get("name") or "") if about.get("kind", "Node") == "Node" else "")
     kind, code = _OF_REASON.get(reason, What.TOLD), ""
+    if is_pod and kind is What.TOLD and event.get("type") != "Normal" and _IMAGE.search(message):
+        kind = What.IMAGE
+    elif reason == "PodFailurePolicy" and (failed := _FAILED_WITH.search(message)) is not None:
+        kind, key = _of_exit(int(failed[2])), failed[1]
     component = str((event.get("source") or {}).get("component") or event.get("reportingComponent") or "")
     if component == _COMPONENT and _MUSTER_STATE.fullmatch(reason):
         # The NodeAdmission has the same change, with its time to the second.
@@ -132,10 +180,22 @@ def pods_of_events(events: Iterable[Object]) -> frozenset[str]:
     return frozenset(match[1] for match in found if match)
 
 
+def end_by_policy(event: Object) -> tuple[str, str] | None:
+    """The pod whose end a Job tells by a rule of its podFailurePolicy, and how it ended; None for other events."""
+    if event.get("reason") != "PodFailurePolicy":
+        return None
+    message = str(event.get("message"))
+    if (found := _FAILED_WITH.search(message)) is not None:
+        return found[1], f"ended with exit code {found[2]}"
+    if (found := _DISRUPTED.search(message)) is not None:
+        return found[1], f"was ended from outside ({found[2]})"
+    return None
+
+
 def end_of_job(job: Object) -> str:
     """How a job ended, in its own words; "" while it goes on."""
     for condition in (job.get("status") or {}).get("conditions") or []:
-        if condition.get("type") in ("Failed", "Complete") and condition.get("status") == "True":
+        if condition.get("type") in ("Failed", "Complete", "Completed") and condition.get("status") == "True":
             said = ": ".join(str(condition[key]) for key in ("reason", "message") if condition.get(key))
             return f"{'failed' if condition['type'] == 'Failed' else 'ended well'}{f' ({said})' if said else ''}"
     return ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpu_burnin import __version__
 from gpu_burnin.fleet.why.entry import Entry, What
 from gpu_burnin.fleet.why.fold import for_people
-from gpu_burnin.fleet.why.story import SCHEMA, Story
 from gpu_burnin.fleet.why.text import answer, by, time_of
+from gpu_burnin.fleet.why.told import SCHEMA, Story
 from gpu_burnin.report import html
 from gpu_burnin.system.prose import short_uuids
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from gpu_burnin.fleet.why.entry import Entry, Source
 from gpu_burnin.fleet.why.fold import for_people
-from gpu_burnin.fleet.why.story import Story
+from gpu_burnin.fleet.why.told import Story
 from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table_with_text, wrap
 
 # The newest entries that are shown; --all shows all.
 _MOST_ROWS = 60
 _LEAST_MESSAGE = 40
+_MOST_NODES = 3
 
 
 def render(story: Story, width: int = STANDARD_WIDTH, *, all_of_them: bool = False) -> str:
@@ -27,6 +28,9 @@ def render(story: Story, width: int = STANDARD_WIDTH, *, all_of_them: bool = Fal
         lines += ["", "What happened (UTC; * led to it):"]
         lines += wrap(f"the {left:,} before are shown with --all", width, "  ", "  ") if left else []
         lines += _table(shown[left:], story, width)
+    if story.log is not None:
+        lines += ["", f"Last lines of {story.log.pod} (container {story.log.container}):"]
+        lines += [f"  {line}" for line in story.log.lines]
     for title, sentences in (("Clocks:", story.clocks), ("Not looked at:", story.missing)):
         if sentences:
             lines += ["", title, *(line for text in sentences for line in wrap(text, width, "  - ", "    "))]
@@ -40,11 +44,11 @@ def answer(story: Story) -> Iterator[str]:
         yield {
             "node": "Nothing took it out of service, as far back as its NodeAdmission and this time line go.",
             "pod": "No end of it is known.",
-            "job": "No pod of it has failed, as far as is known.",
+            "job": "It does not wait, and no end of a pod needs explaining, as far as is known.",
         }[story.kind]
         return
     effect, first = chain[-1], story.cause.first
-    if story.kind != "node" or len(chain) > 1:
+    if (story.kind != "node" and first is not effect) or len(chain) > 1:
         yield f"To explain: {_line(effect)}."
     if first is None:
         yield "First cause: not known. Nothing that was looked at explains it."
@@ -54,6 +58,15 @@ def answer(story: Story) -> Iterator[str]:
         yield f"Before it: {_line(story.cause.before)}. Nothing shows that it led to it."
     for entry in chain[1:-1]:
         yield f"Then: {_line(entry)}."
+    if story.kind == "job" and (nodes := _nodes(story)):
+        whose = "its node" if len(nodes) == 1 else "its nodes"
+        yield f"All of {whose}: {', '.join(f'`muster why {one}`' for one in nodes)}."
+
+
+def _nodes(story: Story) -> list[str]:
+    """Nodes of which to ask next: those that the answer is about."""
+    found = [entry.node for entry in story.cause.chain if entry.node]
+    return [*dict.fromkeys((*found, *(story.waits.nodes if story.waits else ())))][:_MOST_NODES]
 
 
 def by(entry: Entry) -> str:
@@ -62,6 +75,8 @@ def by(entry: Entry) -> str:
         Source.ADMISSION: "the admitter",
         Source.EVENT: "an event",
         Source.POD: "the pod's status",
+        Source.JOB: "the job's status",
+        Source.KUEUE: "Kueue",
         Source.AUDIT: "the audit log",
         Source.AGENT: "the node's agent",
         Source.REPORT: "the burn-in's report",

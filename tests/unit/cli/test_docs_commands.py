@@ -20,6 +20,7 @@ from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.cli.main import cli
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.hardware import HardwareDataError, load_reasons, load_xids
+from gpu_burnin.launch.request import RESERVED
 from gpu_burnin.system.journald import FIELDS
 from tests.support.clocks import PATIENCE_S
 
@@ -40,6 +41,13 @@ ENVIRONMENT = {
     "MUSTER_LAB_STATE",
     "MUSTER_LEAVE_FILE",
     "MUSTER_MONITORING",
+    # Of jobs.
+    "MUSTER_ATTEMPT",
+    "MUSTER_IMAGE",
+    "MUSTER_JOB",
+    "MUSTER_NODE",
+    "MUSTER_TEAM",
+    *RESERVED,
 }
 # Fields of the systemd journal.
 JOURNAL = {*FIELDS, "SYSLOG_IDENTIFIER"}

@@ -114,7 +114,7 @@ def test_all_nodes_of_a_job_save_when_one_is_asked(path: Path, monkeypatch: pyte
 
 
 def test_the_pod_mounts_the_folder_and_holds_as_the_admitter_reads_it() -> None:
-    (text,) = [text for kind, text in BLOCK.findall(PAGE) if kind == "yaml"]
+    text, _ = [text for kind, text in BLOCK.findall(PAGE) if kind == "yaml"]
     job = yaml.safe_load(text)["spec"]
     pod = job["template"]["spec"]
     assert job["template"]["metadata"]["annotations"] == {Names().hold_until: CHECKPOINT}
@@ -123,6 +123,14 @@ def test_the_pod_mounts_the_folder_and_holds_as_the_admitter_reads_it() -> None:
     assert pod["containers"][0]["volumeMounts"] == [{"name": "muster", "mountPath": folder, "readOnly": True}]
     (rule,) = job["podFailurePolicy"]["rules"]
     assert (rule["action"], rule["onExitCodes"]["values"], pod["restartPolicy"]) == ("Ignore", [42], "Never")
+
+
+def test_the_pod_of_a_team_mounts_the_annotation_as_that_file() -> None:
+    _, text = [text for kind, text in BLOCK.findall(PAGE) if kind == "yaml"]
+    ((volume,),) = yaml.safe_load(text).values()
+    (item,) = volume["downwardAPI"]["items"]
+    assert (volume["name"], item["path"]) == ("muster", Path(DEFAULT_FILE).name)
+    assert item["fieldRef"] == {"fieldPath": f"metadata.annotations['{Names().leave}']"}
 
 
 def test_the_page_names_the_file_and_the_deadline() -> None:

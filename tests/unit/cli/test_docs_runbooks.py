@@ -23,7 +23,7 @@ RUN = [command for command in ALL if runs_something(command)]
 UNTESTED = ("docs/status.md", "docs/reference/untested-commands.md")
 SAYS_SO = re.compile(r"\bno\s+test\s+runs\b(?!\]\()|^#+ not tested$", re.IGNORECASE | re.MULTILINE)
 # Commands of muster that ask the API server with the kubeconfig of a person, whom ~/.kube/config seldom helps.
-OF_THE_CLUSTER = re.compile(r"muster (?:coverage|node|pause|resume|retest|status|why)\b")
+OF_THE_CLUSTER = re.compile(r"muster (?:coverage|node|pause|resume|retest|status|who|why)\b")
 KINDS = {"csr", "lease", "node", "nodeadmissions", "nodes"}
 VERBS = {"config", "delete", "drain", "get", "uncordon"}
 # Units and paths of the systems and of packages that the roles install.

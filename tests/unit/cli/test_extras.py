@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +94,17 @@ def test_what_only_decides_needs_nothing_that_computes(
     code, errors = without_node[name]
     assert code == expected
     assert "nowhere0/kubeconfig (there is no such file)" in errors and "not installed" not in errors
+
+
+@pytest.mark.slow
+def test_what_researchers_run_names_the_extra_that_brings_no_more_than_they_need(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    commands = (
+        f"muster run {tmp_path}/train.py --team vision --image x",
+        "muster logs bert --team vision",
+        "muster why vision/bert",
+        "muster teams",
+    )
+    for command, (code, errors) in answers(["kubernetes"], *commands).items():
+        assert (code, "pip install 'gpu-burnin[launch]'" in errors) == (2, True), (command, errors)
+    assert "pip install 'gpu-burnin[controller]'" in answers(["kubernetes"], "muster status")["muster status"][1]

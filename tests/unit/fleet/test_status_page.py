@@ -174,7 +174,7 @@ def test_a_monitoring_host_is_given_by_its_name_in_the_inventory(tmp_path: Path)
 @pytest.mark.parametrize("text", ["{", "[{}]", "[1]", "{}x", '[{"name": "a", "port": "b"}]'])
 def test_a_list_of_monitoring_hosts_that_is_none_says_who_writes_it(text: str, tmp_path: Path) -> None:
     (tmp_path / "monitoring.json").write_text(text)
-    with pytest.raises(GpuBurninError, match=r"monitoring\.json: is no list of monitoring hosts .*run site\.yml"):
+    with pytest.raises(GpuBurninError, match=r"monitoring\.json: is no list of hosts .*run site\.yml"):
         places.named(tmp_path)
 
 

@@ -69,6 +69,10 @@ E, X = What.ENDED, What.XID
         pytest.param([(0, What.TOLD), (5, E)], [5], id="nothing known"),
         pytest.param([(0, What.FAULT), (-20, E)], [0, -20], id="a fault is told late"),
         pytest.param([(2 * HOUR, X), (0, E)], [0], id="what came after is no cause"),
+        pytest.param([(39, What.EXITED), (40, E)], [39, 40], id="its program ended itself"),
+        pytest.param([(0, X), (39, What.EXITED), (40, E)], [0, 40], id="for an XID that came before"),
+        pytest.param([(0, What.EVICTED), (5, E)], [0, 5], id="Kueue took it off its nodes"),
+        pytest.param([(0, What.DEADLINE), (0, What.EXITED), (5, E)], [0, 5], id="its own deadline"),
     ],
 )  # fmt: skip
 def test_the_chain_begins_with_what_set_it_off(seen: list[tuple[float, What]], chain: list[float]) -> None:
@@ -162,3 +166,33 @@ def test_no_rule_leads_in_a_circle_for_ever() -> None:
 )
 def test_a_finding_is_an_xid_where_it_says_so(code: str, message: str, kind: What) -> None:
     assert kind_of_finding(code, message) is kind
+
+
+def test_a_wait_is_explained_by_what_took_the_job_off_its_nodes_and_that_by_its_image() -> None:
+    wait = entry(100, What.WAITS, node="")
+    evicted = entry(99, What.EVICTED, node="")
+    image = entry(60, What.IMAGE, node="gpu-7", pod="a/p")
+    assert first_cause([image, evicted, wait], wait).chain == (image, evicted, wait)
+    unplaced = replace(image, what=What.UNPLACED)
+    assert first_cause([unplaced, image, evicted, wait], wait).chain[0] == image, "an image is the more certain cause"
+    assert first_cause([unplaced, evicted, wait], wait).chain[0] == unplaced
+    late = replace(wait, at=START + timedelta(hours=2))
+    assert first_cause([evicted, late], late).chain == (late,), "what it waits for now is something else"
+
+
+def test_a_node_of_the_gang_explains_an_end_and_none_of_another_gang_does() -> None:
+    ended, out = end(100), entry(101, What.QUARANTINED, node="gpu-2")
+    program = entry(99, What.EXITED, pod="a/p")
+    assert first_cause([program, out, ended], ended, gang=frozenset({"gpu-2"})).chain == (out, ended)
+    assert first_cause([program, out, ended], ended, gang=frozenset({"gpu-3"})).chain == (program, ended)
+    own = entry(98, What.DRAINED)
+    assert first_cause([own, out, ended], ended, gang=frozenset({"gpu-2"})).chain == (own, ended), "its own node first"
+    far = replace(out, at=START - timedelta(hours=1))
+    assert first_cause([program, far, ended], ended, gang=frozenset({"gpu-2"})).chain == (program, ended)
+
+
+def test_the_cause_of_a_node_of_the_gang_is_looked_for_on_that_node() -> None:
+    ended, out = end(100), entry(101, What.QUARANTINED, node="gpu-2")
+    there, here = entry(97, X, node="gpu-2"), entry(-3000, X)
+    found = first_cause([here, there, out, ended], ended, gang=frozenset({"gpu-2"}))
+    assert found.chain == (there, out, ended)

@@ -20,6 +20,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import history
 from gpu_burnin.fleet.why import story, text
 from gpu_burnin.fleet.why.entry import What
+from gpu_burnin.fleet.why.told import SCHEMA, Files, Story
 from gpu_burnin.report import model
 from tests.support.fake_api import FakeApi
 from tests.support.fleet_samples import NAMES, admission, lease
@@ -82,9 +83,9 @@ def api() -> Iterator[FakeApi]:
     server.close()
 
 
-def story_for(api: FakeApi, folder: Path, subject: str, files: story.Files | None = None) -> story.Story:
+def story_for(api: FakeApi, folder: Path, subject: str, files: Files | None = None) -> Story:
     kube = KubeApi(api.kubeconfig(folder / "kubeconfig"))
-    return story.story_of(kube, NAMES, subject, files or story.Files(), NOW - timedelta(days=7), NOW)
+    return story.story_of(kube, NAMES, subject, files or Files(), NOW - timedelta(days=7), NOW)
 
 
 def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
@@ -164,7 +165,7 @@ def test_a_play_before_a_fault_is_no_cause_of_it(api: FakeApi, tmp_path: Path) -
     """site.yml has just made the node: that it changed something did not throw a GPU off the bus."""
     play = history.Play("r", "site.yml", "Keep time", "ann", "", False, at(-240), at(-200))
     history.record(tmp_path / history.FILE, play, {"gpu-1": history.Result(changed=3)}, at(-9999999))
-    found = story_for(api, tmp_path, "gpu-1", story.Files(tmp_path))
+    found = story_for(api, tmp_path, "gpu-1", Files(tmp_path))
     assert any(one.source == "play" for one in found.entries)
     assert [one.what for one in found.cause.chain] == [What.QUARANTINED]
 
@@ -189,7 +190,7 @@ def test_a_play_is_the_cause_of_a_reboot_where_a_task_of_it_had_the_machine_boot
     if boots:
         result.reboot("Reboot a few hosts at a time", at(-30))
     history.record(tmp_path / history.FILE, play, {"gpu-1": result}, at(-9999999))
-    shown = " ".join(text.render(story_for(api, tmp_path, "gpu-1", story.Files(tmp_path))).split())
+    shown = " ".join(text.render(story_for(api, tmp_path, "gpu-1", Files(tmp_path))).split())
     if boots:
         assert "site.yml, play 'Driver', task \"Reboot a few hosts at a time\" had gpu-1 boot (by ann). What" in shown
         assert "Before it" not in shown
@@ -226,11 +227,11 @@ def test_an_ask_of_the_second_is_not_taken_for_the_change_that_it_led_to(api: Fa
 def test_a_node_that_never_came_in_says_what_its_burn_in_found(api: FakeApi, tmp_path: Path) -> None:
     """The cluster does not hear of it: its kubelet does not start. The report on the controller knows."""
     api.put("nodeadmissions", admission("gpu-1", "new", code="NODE_ABSENT"))
-    assert story_for(api, tmp_path, "gpu-1", story.Files(tmp_path)).cause.effect is None
+    assert story_for(api, tmp_path, "gpu-1", Files(tmp_path)).cause.effect is None
     report, _ = faulty_8()
     (tmp_path / "reports/gpu-1").mkdir(parents=True)
     (tmp_path / "reports/gpu-1/report.json").write_text(json.dumps(model.document(report)))
-    found = story_for(api, tmp_path, "gpu-1", story.Files(tmp_path))
+    found = story_for(api, tmp_path, "gpu-1", Files(tmp_path))
     first = found.cause.first
     assert first is not None and (first.source, first.code) == ("report", report.reasons[0].code)
     assert "First cause: " in text.render(found)
@@ -317,12 +318,12 @@ def test_plays_and_a_broken_report_do_not_hide_each_other(api: FakeApi, tmp_path
     (state / "reports/gpu-1/report.json").write_text("{")
     play = history.Play("r", "site.yml", "Driver", "ann", "", False, at(-300), at(-200))
     history.record(state / history.FILE, play, {"gpu-1": history.Result(changed=3)}, at(-9999999))
-    found = story_for(api, tmp_path, "gpu-1", story.Files(state))
+    found = story_for(api, tmp_path, "gpu-1", Files(state))
     [entry] = [one for one in found.entries if one.source == "play"]
     assert entry.sentence == "site.yml, play 'Driver': 3 changed (by ann)"
     assert any("report.json" in one for one in found.missing)
     (state / history.FILE).write_bytes(b"broken" * 1000)
-    found = story_for(api, tmp_path, "gpu-1", story.Files(state))
+    found = story_for(api, tmp_path, "gpu-1", Files(state))
     assert any("the history of plays cannot be read" in one for one in found.missing)
 
 
@@ -331,7 +332,7 @@ def test_json_and_page_have_the_same(api: FakeApi, tmp_path: Path) -> None:
     done = run(api, tmp_path, "train/bert-0", "--json", "--html", str(tmp_path / "page.html"))
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    assert told["schema"] == story.SCHEMA and told["first_cause"]["code"] == "XID_FATAL"
+    assert told["schema"] == SCHEMA and told["first_cause"]["code"] == "XID_FATAL"
     assert [one["what"] for one in told["chain"]] == ["quarantined", "drained", "ended"]
     page = (tmp_path / "page.html").read_text()
     assert "<script>" not in page and "XID 79 on GPU 3" in page and "led to it" in page
