@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from gpu_burnin.fleet.model import Target
+    from gpu_burnin.fleet.monitoring.places import Place
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MOST_PORT = 65_535
@@ -65,4 +67,15 @@ def parse_host(host_name: str, user: str, port: int, identity: Path | None) -> T
         port=port,
         user=match["user"] or user,
         identity=identity,
+    )
+
+
+def host_of_inventory(host: str, identity: Path | None, of_inventory: Mapping[str, Place]) -> Target:
+    """A host by its name in the inventory, with what was given beside that; any other by its address."""
+    given = parse_host(host, "root", 22, identity)
+    place = of_inventory.get(given.name)
+    if place is None:
+        return given
+    return replace(
+        parse_host(host, place.user, place.port, identity or place.identity), name=place.name, address=place.address
     )

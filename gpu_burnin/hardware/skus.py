@@ -140,6 +140,14 @@ class SkuTable:
         candidates = exact or same_device
         return candidates[0] if len(candidates) == 1 else None
 
+    def problem(self, key: str) -> str:
+        """Why a key names no model, with those that may be meant; "" where it names one."""
+        if key in self.skus:
+            return ""
+        near = self.near(key)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(self.skus)}"
+        return f"skus.yaml has no such model; {hint}"
+
     def near(self, key: str) -> tuple[str, ...]:
         """Keys of models that may be meant by one that is not there: those that begin alike, else the most similar."""
         words = [word for word in re.split(r"[^a-z0-9]+", key.lower()) if word]

@@ -48,10 +48,8 @@ def plan_for_model(options: RunOptions, key: str, count: int) -> ShownPlan:
     Nothing is looked at here. Raises GpuBurninError (exit 2) for an unknown model or a wrong option.
     """
     skus = load_skus()
-    if key not in skus.skus:
-        near = skus.near(key)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(skus.skus)}"
-        raise GpuBurninError(f"--model {key}: skus.yaml has no such model; {hint}")
+    if problem := skus.problem(key):
+        raise GpuBurninError(f"--model {key}: {problem}")
     if options.backend == "cpu":
         raise GpuBurninError("--model plans a run on real GPUs: leave --backend cpu out")
     model = skus.skus[key]

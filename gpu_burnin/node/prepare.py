@@ -89,6 +89,9 @@ BUSY = "only the check state ran, because a foreign process uses a GPU"
 def check_options(options: RunOptions) -> None:
     """Refuse what contradicts itself on every host. Raises GpuBurninError (exit 2)."""
     _refuse_conflicts(options, wanted_checks(options.config))
+    for expect in (options.config.expect, options.expect):
+        if expect.model is not None and (problem := load_skus().problem(expect.model)):
+            raise GpuBurninError(f"{socket.gethostname()}: expect.model {expect.model}: {problem}")
     try:
         level_time_s(level_of(options), options.duration_s)
         for spec in options.inject:

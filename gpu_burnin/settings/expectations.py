@@ -38,6 +38,10 @@ def _is_version(value: str) -> bool:
     return all(part.isascii() and part.isdecimal() for part in value.split("."))
 
 
+def _is_key(value: str) -> bool:
+    return value.isascii() and value[0].isalnum() and all(one.isalnum() or one in "-._" for one in value)
+
+
 def _version(example: str, fits: Callable[[str], bool]) -> Kind:
     # Without quotes YAML reads 2.28 as a number.
     return word(f"a version in quotes, such as '{example}'", fits)
@@ -56,6 +60,13 @@ class Expectations:
         "Number of GPUs that the host must have. Set it; without it, those on the PCI bus count.",
         example="8",
         code="GPU_COUNT",
+    )
+    model: str | None = option(
+        word("a key of gpu_burnin/hardware/skus.yaml, such as h100-sxm5-80gb", _is_key),
+        "Model that each GPU must be, by its PCI id: a key of C(gpu_burnin/hardware/skus.yaml), such as "
+        "C(h100-sxm5-80gb). Without it, any that is known. Teams ask for nodes of a model by it.",
+        example="h100-sxm5-80gb",
+        code="GPU_MODEL",
     )
     nvlink_links: int | None = option(
         whole(0, _MOST),

@@ -17,6 +17,7 @@ from tests.lab.prepare import prepare
 
 from . import first_run
 from .fleet import Fleet
+from .jobs_stack import Jobs, jobs_stack
 from .kube import NO_BINARIES, Client, Server, api_server, apply_ledger, binaries
 
 KEEP = os.environ.get("MUSTER_KEEP_LAB") == "1"
@@ -59,6 +60,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         pytest.skip(NO_BINARIES)
     with api_server(tmp_path_factory.mktemp("api")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    """Kueue and JobSet beside an API server of their own, without teams, queues and nodes: each test names its own."""
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    with jobs_stack(tmp_path_factory.mktemp("jobs")) as running:
+        apply_ledger(running.server)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def jobs(stack: Jobs) -> Iterator[Jobs]:
+    """The stack for the tests of a file: what they made goes with them, so that the next begin with nothing."""
+    yield stack
+    stack.clear()
 
 
 @pytest.fixture(scope="session")

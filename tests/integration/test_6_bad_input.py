@@ -96,9 +96,9 @@ ALL = "group_vars/all.yml"
             id="a variable is missing",
         ),
         pytest.param(
-            ALL, "^gpu_burnin_expect: {gpus: 2}$", "gpu_burnin_expect: {gpus: two}",
-            r".*all.yml:\d+, gpu-1, gpu-2, gpu-3: role gpu_burnin: argument 'gpus' is of type str found in "
-            r"'gpu_burnin_expect'. and we were unable to convert to int: .*; correct gpu_burnin_expect",
+            ALL, "^gpu_burnin_expect: {gpus: 2, ", "gpu_burnin_expect: {power_limit_w: much, gpus: 2, ",
+            r".*all.yml:\d+, gpu-1, gpu-2, gpu-3: role gpu_burnin: argument 'power_limit_w' is of type str found in "
+            r"'gpu_burnin_expect'. and we were unable to convert to float: .*; correct gpu_burnin_expect",
             id="a variable has the wrong type",
         ),
         pytest.param(
@@ -122,7 +122,8 @@ ALL = "group_vars/all.yml"
             id="etcd has two members",
         ),
         pytest.param(
-            "hosts.yml", "^( +)(gpu-1: .*\n)", r"\1\2\1api-2: {pod_network_range: 198.19.64.0/24}\n",
+            "hosts.yml", "^( +)(gpu-1: .*\n)",
+            r"\1\2\1api-2: {fleet_place: {rack: r1}, pod_network_range: 198.19.64.0/24}\n",
             r".*hosts.yml:\d+, api-2: is in the exclusive groups kube_apiserver and gpu_nodes; "
             r"a host may be in one of them only: take it out of the others",
             id="a host has two exclusive jobs",

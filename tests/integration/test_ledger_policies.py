@@ -11,7 +11,7 @@ import pytest
 
 from gpu_burnin.api.crd import crd
 from gpu_burnin.api.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
-from gpu_burnin.api.record import Ask, Hardware, Identity, NodeAdmission, Spec, document
+from gpu_burnin.api.record import Ask, Hardware, Identity, NodeAdmission, Place, Spec, document
 from tests.integration.gate import NODES, admitted_node, attacker, held_node, kubelet, merge, numbers, refused
 from tests.integration.kube import APPLY, JSON_PATCH, MERGE_PATCH, Client, Reply, Server
 
@@ -29,7 +29,7 @@ TIME = "2026-11-22T12:00:00Z"
 def entry(provisioner: Client, spec: Spec | None = None) -> str:
     """A node's entry, as the provisioner makes it."""
     name = f"led-{next(numbers)}"
-    made = document(NodeAdmission(name, spec or Spec(Identity(KEY, "machine"), Hardware(8))), NAMES)
+    made = document(NodeAdmission(name, spec or Spec(Identity(KEY, "machine"), Hardware(8), place=Place("r1"))), NAMES)
     reply = provisioner.request("POST", LEDGER, made)
     assert reply.status == 201, reply.message
     return name
@@ -107,6 +107,9 @@ class TestIdentity:
             {"identity": {"addresses": ["198.18.0.9"]}},
             {"identity": None},
             {"hardware": {"gpus": 0}},
+            {"hardware": {"model": "b200-sxm"}},
+            {"place": {"rack": "r9"}},
+            {"place": None},
             {"evidence": {"level": "quick"}},
             {"evidence": {"maxAgeSeconds": 10**9}},
             {"restored": {"who": "admin", "why": "snapshot", "since": TIME}},

@@ -40,8 +40,8 @@ def leases(root: Client) -> None:
 
 
 def run(command: Command, node: str, kubeconfig: Path) -> subprocess.CompletedProcess[str]:
-    """The line in a shell, with a node's name and this kubeconfig in the place of the page's."""
-    line = command.line.replace("STATE/kubeconfig/admin.kubeconfig", str(kubeconfig))
+    """The line in a shell, with a node's name and this kubeconfig in the place of the page's, also of a person's."""
+    line = re.sub(r"STATE/kubeconfig/(admin|user-alice)\.kubeconfig", str(kubeconfig), command.line)
     line = re.sub(r"(?<= )(HOST|gpu-004|gpu-1)(?= |$)", node, line)
     found = binaries()
     assert found is not None

@@ -227,6 +227,8 @@ class FakeApi:
             self.before_write(path)
         else:
             self.before_read(path)
+        if path.startswith("/apis/") and path.count("/") == 3:  # what a version of a group has
+            return {"kind": "APIResourceList", "resources": []}
         resource, namespace, name, subresource = self._place(path)
         if resource == "selfsubjectreviews":
             return {"status": {"userInfo": {"username": self.user}}}

@@ -30,8 +30,8 @@ def judge_state(states: Sequence[GpuState], expected: Expected) -> tuple[Reason,
             continue
         for of_model in MODEL_RULES:
             reasons += of_model(state, sku, expected)
-    node = (*_twins(states), *_odd(states, expected), *_mixed(states, expected), *_layouts(states, expected))
-    return (*reasons, *node)
+    rules = (_unknown_expected, _twins, _odd, _mixed, _layouts)
+    return (*reasons, *(reason for rule in rules for reason in rule(states, expected)))
 
 
 def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
@@ -48,7 +48,14 @@ def _count(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
             yield make_reason("GPU_LOST", NAME, message, gpu=uuid)
 
 
-def _twins(states: Sequence[GpuState]) -> Iterable[Reason]:
+def _unknown_expected(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
+    """A slip of the expectation speaks against no GPU, and nobody can say whether they are as expected."""
+    wanted = expected.configured.model
+    if states and wanted is not None and (problem := expected.table.problem(wanted)):
+        yield make_reason("GPU_UNKNOWN_SKU", NAME, f"expect.model {wanted}: {problem}", details={"expected": wanted})
+
+
+def _twins(states: Sequence[GpuState], expected: Expected) -> Iterable[Reason]:
     """GPUs that give one UUID as their own; about the node, since neither can be named by it."""
     for uuid in sorted({state.uuid for state in states} - {""}):
         twins = [state for state in states if state.uuid == uuid]

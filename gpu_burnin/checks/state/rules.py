@@ -134,6 +134,14 @@ def _silenced(state: GpuState, name: str) -> bool:
     return name.startswith("remap") and state.mig_enabled is True
 
 
+def _model(state: GpuState, sku: Sku, expected: Expected) -> Iterable[Reason]:
+    """By its PCI ids. Where nobody knows the GPU's model, or the expected one, that has a reason of its own."""
+    wanted = expected.configured.model
+    if wanted in expected.table.skus and sku.key != wanted:
+        message = f"it is of the model {sku.key} ({sku.name}), and expect.model is {wanted}"
+        yield gpu_reason("GPU_MODEL", state, message, model=sku.key, expected=wanted)
+
+
 def _memory(state: GpuState, sku: Sku, _: Expected) -> Iterable[Reason]:
     size = known(state.memory_bytes)
     if size is not None and size < MEMORY_PART * sku.memory_bytes:
@@ -310,4 +318,4 @@ def _busy(state: GpuState, expected: Expected) -> Iterable[Reason]:
 RULES: tuple[Rule, ...] = (
     _ecc, _remap, _retired, _repair, _recovery, _mig, _throttled, _pcie_errors, _busy,
 )  # fmt: skip
-MODEL_RULES: tuple[ModelRule, ...] = (_memory, _ecc_mode, _settings, _pcie, _nvlink, _fabric)
+MODEL_RULES: tuple[ModelRule, ...] = (_model, _memory, _ecc_mode, _settings, _pcie, _nvlink, _fabric)

@@ -66,6 +66,10 @@ def _one_more(profile: Profile) -> Mapping[str, JSON]:
     return {"expect": {"gpus": profile.gpus + 1}}
 
 
+def _another_model(profile: Profile) -> Mapping[str, JSON]:
+    return _with(model="t4" if profile.sku.key != "t4" else "l4")(profile)
+
+
 def _has_links(sku: Sku) -> bool:
     return sku.nvlink_links > 0
 
@@ -118,6 +122,7 @@ PRESENCE: tuple[StateFault, ...] = (
     _fault("one gpu too many", "GPU_COUNT", FAIL, {"gpus": "{more}"}, on_gpu=False),
     _fault("memory lost", "MEMORY_REDUCED", FAIL, draw=_less_memory),
     _fault("unknown model", "GPU_UNKNOWN_SKU", INCONCLUSIVE, _on("pci_device_id", "0x1e30")),
+    _fault("model not the inventory's", "GPU_MODEL", FAIL, options=_another_model, most_gpus=1, action=Action.HOLD),
     _fault("foreign process", "GPU_BUSY", INCONCLUSIVE, _on("processes", "4194303:1073741824")),
 )  # fmt: skip
 

@@ -260,6 +260,14 @@ CASES = (
         {"lease": "kube-controller-manager"},
     ),
     Case(
+        "MusterControllerNoLeader",
+        _leases("kueue", "0x20"),
+        _leases("kueue", "0+30x20"),
+        "5m",
+        "No kueue has led for three minutes: no job of a team starts.",
+        {"lease": "kueue"},
+    ),
+    Case(
         "MusterSnapshotOld",
         _snapshots("0x400"),
         # The other member has made one meanwhile.

@@ -39,7 +39,7 @@ def check(tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.Monkey
     cache = tmp_path / "cache/bin/current"
     cache.parent.mkdir(parents=True)
     sums = (filled_example(cache) / "SHA256SUMS.txt").read_text()
-    own = (*CONTAINERD, "nvidia-ctk", "nvidia-cdi-hook", "labtool.tar", "deviceplugin.tar")
+    own = (*CONTAINERD, "nvidia-ctk", "nvidia-cdi-hook", "labtool.tar", "deviceplugin.tar", "python.tar")
     (cache / "SHA256SUMS").write_text(sums + "".join(f"{'0123456789abcdef' * 4}  {name}\n" for name in own))
     monkeypatch.setenv("MUSTER_CACHE", str(tmp_path / "cache"))
     # And the key of its stand-in of NVIDIA's repository, which `make lab` builds.
@@ -128,6 +128,33 @@ def test_a_range_of_hosts_gets_addresses_and_pod_ranges_by_number(check: Playboo
         group.write_text(text)
     done = check(site)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_teams_are_compared_with_the_gpu_nodes(check: Playbook, tmp_path: Path) -> None:
+    """What the teams get is counted over the hosts, whose places and models are read as their variables have them."""
+    site = filled_example(tmp_path / "site")
+    group = site / "group_vars/gpu_nodes.yml"
+    group.write_text(group.read_text().replace("  gpus: 8\n", "  gpus: 8\n  model: h100-sxm5-80gb\n"))
+    hosts = site / "hosts.yml"
+    place = "fleet_place: {rack: r12, leaf: leaf-7, feed: a}"
+    hosts.write_text(hosts.read_text().replace(f"# {place}", place))
+    teams = {"fleet_users": ["alice"], "fleet_teams": {"vision": {"gpus": 40, "members": ["alicia"]}}}
+    shared = site / "group_vars/all.yml"
+    shared.write_text(shared.read_text() + yaml.safe_dump(teams))
+    done = check(site)
+    assert done.returncode == 2
+    lines = problems(done)
+    for where, said in (
+        ("all.yml", "fleet_teams.vision.members names alicia, which fleet_users does not have; did you mean alice?"),
+        ("hosts.yml", "gpu-002, gpu-003, gpu-004: has no fleet_place.leaf, which 1 of the 4 GPU nodes have"),
+        ("hosts.yml", "gpu-002, gpu-003, gpu-004: has no fleet_place.rack, which 1 of the 4 GPU nodes have"),
+    ):
+        assert any(where in line and said in line for line in lines), lines
+    shared.write_text(shared.read_text().replace("alicia", "alice"))
+    lines = problems(check(site))
+    said = "fleet_teams gives 40 GPUs of h100-sxm5-80gb, 40 (vision), and the GPU nodes have 32; take 8 away"
+    assert any(said in line for line in lines), lines
 
 
 # Where the controller keeps its things is fleet_state_dir's to say, how nodes reach the API fleet_api_local_balancer's.

@@ -57,6 +57,12 @@ class Data:
             "nvidia_device_plugin_image": {"gpu-1": "plugin", "gpu-2": "plugin", "etcd-1": ""},
             "nvidia_device_plugin_environment": {"gpu-1": {"A": "b"}, "gpu-2": {"A": "b"}},
         }
+        self.places: dict[str, Any] = {
+            "gpu-1": {"rack": "r1", "pdu": "7 b"},
+            "gpu-2": {"rack": "r1"},
+            "mon-1": {"rack": "?"},
+        }
+        self.expects: dict[str, Any] = {host: {"gpus": 8, "model": "h100-sxm5-80gb"} for host in ("gpu-1", "gpu-2")}
         self.patterns = ["all", "etcd", "system_nodes:gpu_nodes", "localhost", "gpu_nodes:!gpu-1", "~gpu.*"]
 
     def problems(self, rules: Callable[[Inventory], list[Problem]] = check) -> list[Problem]:
@@ -73,6 +79,8 @@ class Data:
                 self.bmc_addresses,
                 self.bmc_systems,
                 self.device_plugin,
+                self.places,
+                self.expects,
             )
         )
 
@@ -93,6 +101,11 @@ def add(data: Data, host: str, *groups: str) -> None:
     for group in ("all", *groups):
         data.groups.setdefault(group, []).append(host)
     data.addresses[host] = f"10.20.0.{100 + len(data.addresses)}"
+
+
+def with_teams(data: Data, gpus: int = 16) -> bool:
+    data.fleet.update(fleet_users=["alice"], fleet_teams={"vision": {"gpus": gpus, "members": ["alice"]}})
+    return True
 
 
 Spoil = Callable[[Data], object]
@@ -243,6 +256,46 @@ CASES: list[tuple[str, Spoil, str]] = [
         lambda d: d.fleet.update(fleet_maintenance=[{"nodes": "all", "not_before": "2026-12-01T22:00:00"}]),
         r"fleet_maintenance\[0\]: not_before is '2026-12-01T22:00:00'; it must be a time with its offset",
     ),
+    (
+        "a place that cannot be a label",
+        lambda d: d.places.update({"gpu-1": {"rack": "row 7"}, "gpu-2": {"rack": "row 7"}}),
+        "gpu-1, gpu-2: fleet_place.rack is 'row 7', which cannot be the value of a Node's label",
+    ),
+    (
+        "a switch that is not the leaf",
+        lambda d: d.places.update({"gpu-1": {"switch": "s1", "leaf": "s2"}}),
+        "gpu-1: fleet_place has switch s1 and leaf s2, and both mean the leaf switch",
+    ),
+    (
+        "a rack on two leaves",
+        lambda d: with_teams(d) and d.places.update({h: {"rack": "r1", "leaf": h} for h in ("gpu-1", "gpu-2")}),
+        "gpu-1, gpu-2: rack r1 is on 2 leaf switches, gpu-1, gpu-2",
+    ),
+    (
+        "teams and a node without its model",
+        lambda d: with_teams(d) and d.expects.update({"gpu-2": {"gpus": 8}}),
+        "gpu-2: has no gpu_burnin_expect.model, and fleet_teams needs the model of every GPU node",
+    ),
+    (
+        "more GPUs than there are",
+        lambda d: with_teams(d, 24),
+        r"fleet_teams gives 24 GPUs of h100-sxm5-80gb, 24 \(vision\), and the GPU nodes have 16; take 8 away",
+    ),
+    (
+        "a member that is no user",
+        lambda d: with_teams(d) and d.fleet.update(fleet_users=["bob"]),
+        "fleet_teams.vision.members names alice, which fleet_users does not have",
+    ),
+    (
+        "a user of the fleet's own without teams",
+        lambda d: d.fleet.update(fleet_users=["admin"]),
+        "fleet_users names admin, which is the fleet's own",
+    ),
+    (
+        "teams without GPU nodes",
+        lambda d: with_teams(d) and drop(d, "gpu_nodes", "gpu-1", "gpu-2"),
+        "fleet_teams is set, and no host is a GPU node; list hosts under gpu_nodes",
+    ),
     ("too many nodes", lambda d: d.fleet.update(fleet_planned_nodes=2), "is 2, but the inventory has 3 nodes"),
     ("unknown play group", lambda d: d.patterns.append("gpu_nodes:!gpus"), "a play is for 'gpus'"),
 ]
@@ -257,6 +310,12 @@ def test_single_members_are_accepted_when_asked_for() -> None:
     drop(data, "etcd", "etcd-2", "etcd-3")
     drop(data, "kube_apiserver", "api-2")
     data.fleet.update(fleet_allow_single_members=True, fleet_planned_nodes=10)
+    assert data.problems() == []
+
+
+def test_teams_that_fit_are_accepted() -> None:
+    data = Data()
+    with_teams(data)
     assert data.problems() == []
 
 
@@ -275,7 +334,8 @@ def test_wrong_types_are_left_to_the_roles_check() -> None:
 
 def test_what_cannot_be_resolved_is_left_to_the_roles_check() -> None:
     data = Data()
-    data.addresses["gpu-1"] = data.pod_ranges["gpu-1"] = UNRESOLVED
+    with_teams(data)
+    data.addresses["gpu-1"] = data.pod_ranges["gpu-1"] = data.places["gpu-1"] = data.expects["gpu-2"] = UNRESOLVED
     assert data.problems() == []
 
 

@@ -23,13 +23,15 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "callback": _may("filter", "plugin_utils", "preflight"),
     # kube: an upgrade is judged where its plays run, as drivers and repairs are.
     "action": _may("kube", "modules", "plugin_utils", "preflight"),
-    "filter": _may("host", "plugin_utils", "preflight"),
+    "filter": _may("host", "jobs", "plugin_utils", "preflight"),
     "inventory": _may("plugin_utils", "preflight"),
-    "modules": _may("doc_fragments", "etcd", "host", "kube", "nvidia", "pki", "preflight", "tuning"),
+    "modules": _may("doc_fragments", "etcd", "host", "jobs", "kube", "nvidia", "pki", "preflight", "tuning"),
     # On the controller, beside ansible-core.
-    "plugin_utils": _may("host", "pki", "preflight"),
+    "plugin_utils": _may("host", "jobs", "pki", "preflight"),
     "kube": _may("host", "nvidia", "pki", "preflight"),
-    "preflight": _may("host", "nvidia"),
+    "preflight": _may("host", "jobs", "nvidia"),
+    # Teams: the inventory check, the module that writes them and the admitter's settings read them alike.
+    "jobs": _may("host"),
     "tuning": _may("nvidia"),
     "etcd": _may("host"),
     "pki": _may("host"),
@@ -46,6 +48,8 @@ OF_GPU_BURNIN: Mapping[str, frozenset[str]] = {
     "callback": frozenset({"errors", "fleet", "report"}),
     "filter": frozenset({"admission", "fleet", "hardware", "system"}),
     "modules": frozenset({"admission", "api", "errors", "fleet", "system"}),
+    # The levels and models that there are, the names that are in use, and the one client of the API.
+    "jobs": frozenset({"admission", "api", "hardware"}),
     "plugin_utils": frozenset({"checks", "errors", "fleet", "settings", "system"}),
     "preflight": frozenset({"admission", "api", "fleet", "system"}),
 }

@@ -28,6 +28,12 @@ def test_each_host_has_its_name_its_group_and_its_place() -> None:
     ]
 
 
+@pytest.mark.parametrize("place", [{"leaf": "l7"}, {"switch": "l7"}, {"switch": "l7", "leaf": "l7"}])
+def test_the_leaf_switch_has_one_name_in_all_series(place: dict[str, str]) -> None:
+    (target,) = scrape_targets(["gpu-1"], _hostvars(place), GROUPS, 9443)
+    assert target["labels"] == {"instance": "gpu-1", "group": "gpu_nodes", "switch": "l7"}
+
+
 def test_the_group_is_one_of_musters_and_the_same_in_any_order() -> None:
     """Also below `gpu_nodes: {children: {h100: ...}}`: a panel asks for the nodes by group="gpu_nodes"."""
     groups = {
@@ -70,6 +76,7 @@ def test_each_path_has_the_hosts_of_its_groups_once() -> None:
         ("r12", "fleet_place is 'r12'; give a dictionary"),
         ({"Rack": "r12"}, "'Rack', which cannot be a label"),
         ({"instance": "x"}, "'instance', which cannot be a label"),
+        ({"leaf": "l7", "switch": "l8"}, "has switch l8 and leaf l7, and both mean the leaf switch"),
     ],
 )
 def test_a_place_that_cannot_be_a_label_is_refused_with_the_host(place: object, told: str) -> None:

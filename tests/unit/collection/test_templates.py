@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +34,15 @@ def render(role: str, template: str, **variables: Any) -> str:
         loader=jinja2.FileSystemLoader(ROLES / role / "templates"), undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     environment.filters["muster.fleet.endpoint"] = endpoint
+    environment.filters["to_json"] = json.dumps
     return environment.get_template(template).render({**load(ROLES / role / "defaults/main.yml"), **variables})
 
 
+AUDITED = {"kube_apiserver_domain": "muster.dev"}
+
+
 def rbac(**variables: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    everywhere = {"kube_apiserver_domain": "muster.dev", **variables}
+    everywhere = {"kube_apiserver_domain": "muster.dev", "kube_apiserver_team_groups": [], **variables}
     objects = yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", **everywhere))
     return {(item["kind"], item["metadata"]["name"]): item for item in objects}
 
@@ -111,6 +118,43 @@ def test_further_api_groups_are_added() -> None:
     assert any("kueue.x-k8s.io" in rule.get("apiGroups", []) for rule in rules)
 
 
+def test_without_teams_there_is_nothing_of_theirs() -> None:
+    found = rbac(kube_apiserver_teams=False)
+    assert found.keys() == {key for key in rbac() if not key[1].startswith("muster:team-")} != rbac().keys()
+    assert not any(
+        "kueue" in group for item in found.values() for rule in item.get("rules", []) for group in groups(rule)
+    )
+    policy = yaml.safe_load(render("kube_apiserver", "audit-policy.yaml.j2", kube_apiserver_teams=False, **AUDITED))
+    with_teams = yaml.safe_load(render("kube_apiserver", "audit-policy.yaml.j2", **AUDITED))
+    more = [rule for rule in with_teams["rules"] if rule not in policy["rules"]]
+    assert [(rule["level"], rule["resources"][0]["resources"][0]) for rule in more] == [("Request", "pods/attach")]
+
+
+def groups(rule: dict[str, Any]) -> list[str]:
+    found: list[str] = rule.get("apiGroups", [])
+    return found
+
+
+def test_a_member_of_a_team_holds_no_right_that_leads_out_of_it() -> None:
+    rules = rbac()["ClusterRole", "muster:team-member"]["rules"]
+    verbs = {verb for rule in rules for verb in rule["verbs"]}
+    assert verbs == {"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+    written = {name for rule in rules if "update" in rule["verbs"] for name in rule["resources"]}
+    assert written == {"configmaps", "jobs", "jobsets", "persistentvolumeclaims", "pods", "secrets", "services"}
+    assert {group for rule in rules for group in groups(rule)} == {
+        "",
+        "batch",
+        "events.k8s.io",
+        "jobset.x-k8s.io",
+        "kueue.x-k8s.io",
+    }
+    reader = rbac()["ClusterRole", "muster:team-reader"]["rules"]
+    assert {verb for rule in reader for verb in rule["verbs"]} == {"get", "list", "watch"}
+    assert not {"workloads", "secrets"} & {name for rule in reader for name in rule["resources"]}
+    bound = rbac(kube_apiserver_team_groups=["oidc: v"])["ClusterRoleBinding", "muster:team-reader"]["subjects"]
+    assert [(one["kind"], one["name"]) for one in bound] == [("Group", "muster:users"), ("Group", "oidc: v")]
+
+
 def test_strangers_are_anonymous_for_health_only() -> None:
     anonymous = yaml.safe_load(render("kube_apiserver", "authentication.yaml.j2"))["anonymous"]
     assert [condition["path"] for condition in anonymous["conditions"]] == ["/livez", "/readyz", "/healthz"]
@@ -143,3 +187,28 @@ def test_dns_can_be_closed_to_strangers() -> None:
     assert "acl" not in render("cluster_dns", "Corefile.j2", **plain)
     closed = render("cluster_dns", "Corefile.j2", **plain, cluster_dns_allowed_networks=["198.18.0.0/15"])
     assert "allow net 198.18.0.0/15\n        block\n" in closed
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
+
+
+def _escapes(text: str) -> list[str]:
+    """What of a YAML text adds an escape to something, which Ansible leaves as two characters."""
+    return [one for one in _texts(yaml.safe_load(text)) if re.search(r"~ '[^'{}]*\\[nt0]", one)]
+
+
+def test_no_expression_counts_on_an_escape_that_yaml_has_not_read() -> None:
+    """A hash with two characters at its end, where a new line should be, is none."""
+    assert _escapes("a: >-\n  {{ hash ~ '\\n' }}\n") and not _escapes('a: "{{ hash }}\\n"\n')
+    roles = Path(__file__).parents[3] / "roles"
+    paths = [path for kind in ("tasks", "vars", "defaults", "handlers") for path in roles.glob(f"*/{kind}/*.yml")]
+    assert len(paths) > 100
+    assert {str(path): found for path in paths if (found := _escapes(path.read_text()))} == {}

@@ -93,10 +93,26 @@ def test_a_place_that_cannot_be_written_is_one_sentence(path: Path) -> None:
         leave_file.write(TEXT, path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1]", b"3", b"{", b"[" * 60_000, b'{"why": null}'])
+@pytest.mark.parametrize("content", [b" ", b"\xff\xfe", b"[1]", b"3", b"{", b"[" * 60_000, b'{"why": null}'])
 def test_a_job_takes_any_file_for_an_ask(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "leave.json").write_bytes(content)
     assert isinstance(asked_to_leave(str(tmp_path / "leave.json")), job.Leave)
+
+
+def test_the_downward_api_asks_by_what_is_in_its_file_and_an_empty_one_asks_nothing(tmp_path: Path) -> None:
+    """kubelet's AtomicWriter: each state is a new folder, and `..data` a link to the newest."""
+    file = tmp_path / "leave.json"
+    file.symlink_to("..data/leave.json")
+
+    def projected(number: int, annotation: str) -> job.Leave | None:
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}/leave.json").write_text(annotation)
+        (tmp_path / "..new").symlink_to(f"..{number}")
+        (tmp_path / "..new").replace(tmp_path / "..data")
+        return asked_to_leave(str(file))
+
+    asks = [projected(1, ""), projected(2, TEXT), projected(3, ""), projected(4, TEXT)]
+    assert asks == [None, job.Leave(ASK.since, ASK.deadline, ASK.why)] * 2
 
 
 @pytest.mark.parametrize("name", ["", "\0", "x" * 5000, "missing/leave.json"])

@@ -10,7 +10,7 @@ import yaml
 
 from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.prepare import Prepared, RunOptions, plan_options, planned, prepare, wanted_checks
+from gpu_burnin.node.prepare import Prepared, RunOptions, check_options, plan_options, planned, prepare, wanted_checks
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import KEYS, Expectations, expectations_of, parse, parse_arguments
 from gpu_burnin.settings.options import OptionError
@@ -64,6 +64,14 @@ def test_what_is_expected_reaches_the_checks() -> None:
     assert expectations_of(prepared().plan.options) == Expectations()
 
 
+@pytest.mark.parametrize("where", ["config", "run"])
+def test_a_model_that_is_none_is_refused_before_anything_runs(where: str) -> None:
+    wrong = Expectations(model="h100-sxm-80gb")
+    config = Config(state_dir=STATE, expect=wrong if where == "config" else Expectations())
+    with pytest.raises(GpuBurninError, match=r"expect\.model h100-sxm-80gb: .* did you mean h100-sxm5-80gb"):
+        check_options(RunOptions(config=config, expect=wrong if where == "run" else Expectations()))
+
+
 def test_a_run_that_expects_something_else_than_the_configuration_is_no_pass() -> None:
     config = Config(state_dir=STATE, expect=Expectations(gpus=8, power_limit_w=700))
     found = prepared(config, expect=Expectations(gpus=4, power_limit_w=700.0))
@@ -75,6 +83,7 @@ def test_a_run_that_expects_something_else_than_the_configuration_is_no_pass() -
     ("words", "expected"),
     [
         ((), Expectations()),
+        (("model=h100-sxm5-80gb",), Expectations(model="h100-sxm5-80gb")),
         (("gpus=8", "nvlink_links=0", "mig=true"), Expectations(gpus=8, nvlink_links=0, mig=True)),
         (("power_limit_w=500", "mig=false"), Expectations(power_limit_w=500.0, mig=False)),
         (
@@ -91,7 +100,7 @@ def test_the_command_line_says_what_the_configuration_may(words: tuple[str, ...]
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("gpus",), "'gpus' is not KEY=VALUE; the keys are gpus, nvlink_links"),
+        (("gpus",), "'gpus' is not KEY=VALUE; the keys are gpus, model, nvlink_links"),
         (("=8",), "'=8' is not KEY=VALUE"),
         (("gpus=eight",), "gpus must be a whole number of 1 or more, not 'eight'"),
         (("gpus=8", "gpus=4"), "gpus is given twice"),
@@ -109,7 +118,7 @@ def test_a_wrong_word_of_the_command_line_is_named(words: tuple[str, ...], says:
 def test_each_key_is_an_option_of_the_role_and_has_words() -> None:
     specs = yaml.safe_load((ROOT / "roles/gpu_burnin/meta/argument_specs.yml").read_text())
     assert tuple(specs["argument_specs"]["main"]["options"]["gpu_burnin_expect"]["options"]) == KEYS
-    text = Expectations(8, 0, True, 600.5, "580.95.05", "96", "2.28.3").summary()
+    text = Expectations(8, None, 0, True, 600.5, "580.95.05", "96", "2.28.3").summary()
     assert text == (
         "expected as given: gpus 8, nvlink_links 0, mig on, power_limit_w 600.5, driver_version 580.95.05, vbios 96, "
         "nccl 2.28.3"

@@ -18,7 +18,9 @@ dcgm: true
 power_waves: granted
 wave_wait: 45m
 extended_for_new: 2h
-expect: {gpus: 8, nvlink_links: 0, mig: false, power_limit_w: 6.5, driver_version: 580.95.05, vbios: "96", nccl: "2.28"}
+expect:
+  {gpus: 8, model: h100-x, nvlink_links: 0, mig: false, power_limit_w: 6.5, driver_version: 580.95.05, vbios: "96",
+   nccl: "2.28"}
 backend: cpu
 allow_simulated: true
 node_name: gpu-1
@@ -45,7 +47,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.dcgm is True
     assert (config.power_waves, config.wave_wait_s) == ("granted", 2700)
     assert config.extended_for_new_s == 7200
-    assert config.expect == Expectations(8, 0, False, 6.5, "580.95.05", "96", "2.28")
+    assert config.expect == Expectations(8, "h100-x", 0, False, 6.5, "580.95.05", "96", "2.28")
     assert config.backend == "cpu"
     assert config.allow_simulated is True
     assert config.node_name == "gpu-1"
@@ -88,14 +90,15 @@ def test_nothing_said_gives_defaults(text: str, tmp_path: Path) -> None:
         ("extended_for_new: soon", "extended_for_new must be a duration"),
         ("extended_for_new: 29m", "extended_for_new must be from 30m to 30d"),
         ("extended_for_new: 31d", "extended_for_new must be from 30m to 30d"),
-        ("expect: 8", "expect must be a mapping of keys to values (gpus, nvlink_links, mig"),
+        ("expect: 8", "expect must be a mapping of keys to values (gpus, model, nvlink_links, mig"),
         ("expect: {gpu: 8}", "unknown key expect.gpu (did you mean gpus?); remove it"),
-        ("expect: {ecc: true}", "unknown key expect.ecc (the keys are gpus, nvlink_links, mig"),
+        ("expect: {ecc: true}", "unknown key expect.ecc (the keys are gpus, model, nvlink_links, mig"),
         ("expect: {nccl: 2.28}", "expect.nccl must be a version in quotes"),
         ("expect: {nccl: newest}", "expect.nccl must be a version in quotes"),
         ("expect: {driver_version: 580.95}", "expect.driver_version must be a version in quotes"),
         ("expect: {vbios: 96}", "expect.vbios must be a version in quotes"),
         ("expect: {vbios: ' '}", "expect.vbios must be a version in quotes"),
+        ("expect: {model: H100 SXM}", "expect.model must be a key of gpu_burnin/hardware/skus.yaml, such as h100-sxm5"),
         ("expect: {nvlink_links: -1}", "expect.nvlink_links must be a whole number of 0 or more"),
         ("expect: {nvlink_links: 18.0}", "expect.nvlink_links must be a whole number of 0 or more"),
         ("expect: {mig: 1}", "expect.mig must be true or false"),

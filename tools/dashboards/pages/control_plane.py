@@ -222,6 +222,43 @@ PAGE = Page(
             ),
         ),
         Row(
+            "Jobs of teams",
+            (
+                states(
+                    "Kueue and JobSet",
+                    "muster:jobs_service_ready",
+                    "{{instance}}: {{service}}",
+                    "Whether each of them is ready to be asked by the API server of its host.",
+                ),
+                lines(
+                    "Jobs that wait",
+                    "max by (queue) (muster_queue_pending_jobs)",
+                    "{{queue}}",
+                    "Jobs of each team that wait in its queue.",
+                    alert="MusterQueueStuck",
+                ),
+                lines(
+                    "GPUs in use",
+                    "max by (queue) (muster_queue_used_gpus)",
+                    "{{queue}}",
+                    "GPUs that each team's jobs have.",
+                ),
+                lines(
+                    "Share of the quota in use",
+                    "max by (queue) (muster_queue_used_gpus) / (max by (queue) (muster_queue_quota_gpus) > 0)",
+                    "{{queue}}",
+                    "GPUs that a team's jobs have, as a share of its own; above 1 it borrows.",
+                    "percentunit",
+                ),
+                lines(
+                    "GPUs borrowed",
+                    "max by (queue) (muster_queue_borrowed_gpus)",
+                    "{{queue}}",
+                    "GPUs of others that each team's jobs have.",
+                ),
+            ),
+        ),
+        Row(
             "Balancer and DNS",
             (
                 states(

@@ -147,7 +147,8 @@ def test_every_rule_is_covered_by_a_fault() -> None:
         assert any(list(rule(healthy(0, **changes), Expected())) for _, changes in FAULTS), rule.__name__
     for of_model in MODEL_RULES:
         states = [healthy(0, **changes) for _, changes in FAULTS]
-        found = [list(of_model(state, sku, Expected(host_links=in_any_slot(state)))) for state in states]
+        other = Expectations(model="h200-sxm")
+        found = [list(of_model(s, sku, Expected(configured=other, host_links=in_any_slot(s)))) for s in states]
         assert any(found), of_model.__name__
 
 
@@ -200,10 +201,26 @@ def test_gpu_of_the_plan_that_is_gone_is_lost() -> None:
         ({"driver_version": "590.10"}, ["DRIVER_MIXED"]),
         ({"vbios": "96.00.99.00.01"}, ["VBIOS_MIXED"]),
         ({"nvlink_links": 20}, ["NVLINK_DOWN"]),
+        ({"model": "h100-sxm5-80gb"}, []),
+        ({"model": "h200-sxm"}, ["GPU_MODEL"]),
+        # Nobody knows what is expected, so nothing speaks against the GPU.
+        ({"model": "h300"}, ["GPU_UNKNOWN_SKU"]),
     ],
 )
 def test_what_the_fleet_expects_counts(expected: dict[str, Any], wanted: list[str]) -> None:
     assert codes(healthy(0), **expected) == wanted
+
+
+def test_a_gpu_of_another_model_is_told_by_its_pci_id_and_not_by_its_name() -> None:
+    """One that calls itself as expected is another all the same; one that nobody knows has its own reason."""
+    h200 = load_skus().skus["h200-sxm"]
+    ids = {"pci_device_id": h200.device_id << 16 | 0x10DE, "pci_subsystem_id": h200.subsystem_ids[0] << 16 | 0x10DE}
+    other = healthy(1, memory_bytes=h200.memory_bytes, **ids)
+    wanted = Expected(configured=Expectations(model="h100-sxm5-80gb"), host_links=in_any_slot(healthy(0), other))
+    (reason,) = judge_state([healthy(0), other], wanted)
+    assert (reason.code, reason.gpu, reason.action) == ("GPU_MODEL", "GPU-0001", Action.HOLD)
+    assert "it is of the model h200-sxm (NVIDIA H200), and expect.model is h100-sxm5-80gb" in reason.message
+    assert codes(healthy(0, pci_device_id=0xFFFF10DE), model="h100-sxm5-80gb") == ["GPU_UNKNOWN_SKU"]
 
 
 def test_odd_one_out_is_named() -> None:

@@ -1,0 +1,1 @@
+"""What jobs cost and get: Kueue on nodes without machines."""
