@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from gpu_burnin.admission.client import ApiError, KubeApi, NotFound, Object
+from gpu_burnin.api.jobs import START_AGAIN
 from gpu_burnin.launch.errors import LaunchError
 from gpu_burnin.launch.logs import Pod, lines_of, newest_pods
 from gpu_burnin.launch.look import job_sets_path
-from gpu_burnin.launch.objects import AGAIN
 from gpu_burnin.launch.outcome import Outcome
 from gpu_burnin.launch.progress import Stand, stand_of, workload_of
 
@@ -145,6 +145,6 @@ def _trouble(pod: Pod) -> str:
     """What a pod waits for, or why it failed; "" for neither."""
     if not pod.started:
         return f"the pod {pod.name} waits: {pod.reason}" if pod.reason else ""
-    if pod.exit_code in (None, 0, AGAIN):
+    if pod.exit_code in (None, 0, START_AGAIN):
         return ""
     return f"the pod {pod.name} on {pod.node} ended with exit code {pod.exit_code}: {pod.last_words}"

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import ApiError, KubeApi, Object
+from gpu_burnin.api.jobs import GPUS, kueue_path
 from gpu_burnin.api.names import GPU_LABEL, LOCAL_QUEUE, Names
 from gpu_burnin.launch.errors import LaunchError
-from gpu_burnin.launch.objects import API_VERSION, GPU_RESOURCE
+from gpu_burnin.launch.objects import API_VERSION
 from gpu_burnin.launch.offer import Offer, flavors_of, offer_of
 
-KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _DEFAULTS = "muster-launch"
 # So many teams are asked for, where somebody has no right in the one that was named.
@@ -26,11 +26,6 @@ def job_sets_path(team: str, name: str = "") -> str:
 def core_path(team: str, kind: str, name: str = "") -> str:
     """Where objects of the core group are in a team's namespace."""
     return _in(f"/api/v1/namespaces/{quote(team, safe='')}/{kind}", name)
-
-
-def kueue_path(kind: str, name: str = "", *, team: str = "") -> str:
-    """Where Kueue's objects are: of the cluster, or of a team's namespace."""
-    return _in(f"{KUEUE}/namespaces/{quote(team, safe='')}/{kind}" if team else f"{KUEUE}/{kind}", name)
 
 
 def _in(place: str, name: str) -> str:
@@ -78,7 +73,7 @@ def _teams(api: KubeApi) -> Iterator[str]:
 
 def look_at_offer(api: KubeApi, team: str, names: Names) -> Offer:
     """What the team can have. Raises LaunchError where the namespace has no queue, and ApiError."""
-    local = api.find(kueue_path("localqueues", LOCAL_QUEUE, team=team), f"read the queue of {team}")
+    local = api.find(kueue_path("localqueues", team, LOCAL_QUEUE), f"read the queue of {team}")
     if local is None:
         known = ", ".join(_teams(api))
         there = f"; the teams: {known}" if known else "; it has to be in fleet_teams"
@@ -91,10 +86,12 @@ def look_at_offer(api: KubeApi, team: str, names: Names) -> Offer:
     flavors = [
         flavor
         for one in flavors_of(queue)
-        if (flavor := api.find(kueue_path("resourceflavors", one), f"read the flavor {one}")) is not None
+        if (flavor := api.find(kueue_path("resourceflavors", name=one), f"read the flavor {one}")) is not None
     ]
     cohort_name = queue["spec"].get("cohortName")
-    cohort = api.find(kueue_path("cohorts", cohort_name), f"read the cohort {cohort_name}") if cohort_name else None
+    cohort = (
+        api.find(kueue_path("cohorts", name=cohort_name), f"read the cohort {cohort_name}") if cohort_name else None
+    )
     return offer_of(queue, flavors, _levels(api, flavors), peers, cohort, names)
 
 
@@ -103,7 +100,7 @@ def _levels(api: KubeApi, flavors: list[Object]) -> list[str]:
     if len(names) != 1:
         return []
     [name] = names
-    topology = api.find(kueue_path("topologies", str(name)), f"read the topology {name}")
+    topology = api.find(kueue_path("topologies", name=str(name)), f"read the topology {name}")
     return [level["nodeLabel"] for level in topology["spec"]["levels"]] if topology else []
 
 
@@ -126,9 +123,7 @@ def gpus_of_a_node(api: KubeApi, offer: Offer, model: str) -> int:
         if error.status != 403:
             raise
         nodes = []
-    figures = {
-        int(of[GPU_RESOURCE]) for node in nodes if GPU_RESOURCE in (of := node["status"].get("allocatable") or {})
-    }
+    figures = {int(of[GPUS]) for node in nodes if GPUS in (of := node["status"].get("allocatable") or {})}
     figures -= {0}
     if len(figures) == 1:
         return figures.pop()

@@ -10,23 +10,22 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from gpu_burnin.api.jobs import GPUS, GROUP, QUEUE_NAME, START_AGAIN
 from gpu_burnin.api.names import GPU_LABEL, LOCAL_QUEUE, Names
 from gpu_burnin.launch.request import Request
 
 API_VERSION, KIND = "jobset.x-k8s.io/v1alpha2", "JobSet"
 REPLICATED_JOB, CONTAINER = "node", "node"
-QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
-REQUIRED_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
-PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
-UNCONSTRAINED_TOPOLOGY = "kueue.x-k8s.io/podset-unconstrained-topology"
+PRIORITY_LABEL = f"{GROUP}/priority-class"
+REQUIRED_TOPOLOGY = f"{GROUP}/podset-required-topology"
+PREFERRED_TOPOLOGY = f"{GROUP}/podset-preferred-topology"
+UNCONSTRAINED_TOPOLOGY = f"{GROUP}/podset-unconstrained-topology"
 # Kueue may take a pod away from a node that no longer answers (where its gate FailureRecoveryPolicy is on): without
 # that the gang would wait for the dead node's kubelet to say that the pod has ended.
-FORCEFULLY = "kueue.x-k8s.io/safe-to-forcefully-delete"
+FORCEFULLY = f"{GROUP}/safe-to-forcefully-delete"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
-GPU_RESOURCE = "nvidia.com/gpu"
-AGAIN = 42
 MASTER_PORT = 29500
 # A process that asks to be started again before this, unasked, would do so for ever.
 LEAST_RUN_S = 10
@@ -93,7 +92,7 @@ def _text_of(package: str, name: str) -> str:
 
 def job_set(request: Request, names: Names) -> dict[str, Any]:
     """The JobSet: Kueue starts it when the whole gang has its nodes."""
-    labels = {QUEUE_LABEL: LOCAL_QUEUE, "app.kubernetes.io/managed-by": "muster"}
+    labels = {QUEUE_NAME: LOCAL_QUEUE, "app.kubernetes.io/managed-by": "muster"}
     if request.priority:
         labels[PRIORITY_LABEL] = request.priority
     annotations = {names.max_runtime: str(request.max_runtime_s)} if request.max_runtime_s else {}
@@ -144,7 +143,7 @@ def _job(request: Request, names: Names) -> dict[str, Any]:
             "rules": [
                 {
                     "action": "FailJob",
-                    "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [AGAIN]},
+                    "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [START_AGAIN]},
                 },
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
@@ -211,7 +210,7 @@ def _container(request: Request) -> dict[str, Any]:
             },
             {"name": "MUSTER_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ],
-        "resources": {"limits": {GPU_RESOURCE: str(request.gpus_per_node)}},
+        "resources": {"limits": {GPUS: str(request.gpus_per_node)}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_burnin.api.jobs import GPUS, HOSTNAME, whole
 from gpu_burnin.api.names import GPU_LABEL, LABEL_PREFIX, Names
 from gpu_burnin.launch.errors import LaunchError
-from gpu_burnin.launch.objects import GPU_RESOURCE
 from gpu_burnin.system.quantities import count
 
-HOSTNAME = "kubernetes.io/hostname"
 _Object = Mapping[str, Any]
 
 
@@ -60,10 +59,10 @@ def offer_of(
         if flavor not in models:
             continue
         model = models[flavor]
-        own[model] = own.get(model, 0) + _figure(quota["nominalQuota"])
+        own[model] = own.get(model, 0) + whole(quota["nominalQuota"])
         lent = sum(_lent(lender, flavor) for lender in lenders)
         limit = quota.get("borrowingLimit")
-        lent = lent if limit is None else min(lent, _figure(limit))
+        lent = lent if limit is None else min(lent, whole(limit))
         borrowed[model] = borrowed.get(model, 0) + lent
     sizes = dict(_sizes(flavors, names))
     return Offer(name, own, borrowed, tuple(level for level in levels if level != HOSTNAME), sizes)
@@ -91,7 +90,7 @@ def _quotas(of: _Object) -> Iterable[tuple[str, _Object]]:
     for group in of["spec"].get("resourceGroups") or []:
         for flavor in group["flavors"]:
             for resource in flavor["resources"]:
-                if resource["name"] == GPU_RESOURCE:
+                if resource["name"] == GPUS:
                     yield flavor["name"], resource
 
 
@@ -100,14 +99,8 @@ def _lent(of: _Object, flavor: str) -> int:
     for name, quota in _quotas(of):
         if name == flavor:
             most = quota.get("lendingLimit")
-            found += _figure(quota["nominalQuota"]) if most is None else _figure(most)
+            found += whole(quota["nominalQuota"]) if most is None else whole(most)
     return found
-
-
-def _figure(quantity: object) -> int:
-    """A whole number of GPUs as Kubernetes writes it: 8, or 2k."""
-    text = str(quantity)
-    return int(text[:-1]) * 1000 if text.endswith("k") else int(text)
 
 
 def choose_model(offer: Offer, kind: str | None) -> str:

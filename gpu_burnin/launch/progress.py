@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_burnin.admission.client import KubeApi, Object
-from gpu_burnin.launch.look import kueue_path
+from gpu_burnin.api.jobs import kueue_path
 
 _UID_LABEL = "kueue.x-k8s.io/job-uid"
 
@@ -72,5 +72,5 @@ def _words(condition: Mapping[str, Any]) -> str:
 def workload_of(api: KubeApi, team: str, job_set: Object) -> Object | None:
     """Kueue's Workload of a JobSet. Raises ApiError."""
     uid = job_set["metadata"]["uid"]
-    path = kueue_path("workloads", team=team)
+    path = kueue_path("workloads", team)
     return next(iter(api.items(path, "read the job's Workload", labelSelector=f"{_UID_LABEL}={uid}")), None)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, Object
 from gpu_burnin.admission.gate_probe.ask import NotAsked, leases
+from gpu_burnin.api.jobs import GPUS, kueue_path, whole
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import read_text
@@ -17,11 +18,7 @@ from gpu_burnin.system.yaml_text import load
 
 # The roles of these names write /etc/NAME/config.yaml, and their Leases have these names.
 SERVICES = ("kueue", "jobset")
-_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"
-_GPU = "nvidia.com/gpu"
 _TIMEOUT_S = 5.0
-# Of whole numbers, as Kubernetes shortens them: 2000 is 2k.
-_SUFFIXES = {"k": 10**3, "M": 10**6, "G": 10**9}
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Jobs:
 def look(api: KubeApi, etc: Path) -> Jobs:
     """Ask both, and the API server. Raises NotAsked."""
     try:
-        found = api.find(_QUEUES, "read the queues") or {}
+        found = api.find(kueue_path("clusterqueues"), "read the queues") or {}
         queues = tuple(queue_of(item) for item in found.get("items", ()))
     except (ApiError, Conflict) as error:
         raise NotAsked(str(error)) from error
@@ -88,11 +85,5 @@ def queue_of(item: Object) -> Queue:
 
 def _gpus(flavors: Any, key: str) -> int:
     return sum(
-        whole(one.get(key, 0)) for flavor in flavors for one in flavor.get("resources", ()) if one["name"] == _GPU
+        whole(one.get(key, 0)) for flavor in flavors for one in flavor.get("resources", ()) if one["name"] == GPUS
     )
-
-
-def whole(quantity: str | int) -> int:
-    """A whole number as Kubernetes writes it. Raises ValueError for another one."""
-    text = str(quantity)
-    return int(text[:-1]) * _SUFFIXES[text[-1]] if text[-1:] in _SUFFIXES else int(text)

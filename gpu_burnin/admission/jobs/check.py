@@ -28,12 +28,13 @@ from gpu_burnin.admission.jobs.decide import (
 from gpu_burnin.admission.jobs.facts import FactsCache
 from gpu_burnin.admission.jobs.owner import Runtimes
 from gpu_burnin.admission.jobs.stores import Checks, Workloads
-from gpu_burnin.admission.jobs.workload import API_VERSION, CHECKS, Check, CheckState, Workload
+from gpu_burnin.admission.jobs.workload import CHECKS, Check, CheckState, Workload
 from gpu_burnin.admission.jobs_config import JobsConfig, QueueConfig
 from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.admission.service.journal import COMPONENT, EventRecorder, Journal
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.view import Patch
+from gpu_burnin.api.jobs import API_VERSION
 from gpu_burnin.api.record import State
 
 # A word on what a job waits for is written again at most so often: another node is no news for each of its seconds.

@@ -17,8 +17,9 @@ from gpu_burnin.admission.calendar import windows as calendar_windows
 from gpu_burnin.admission.decide.facts import rank
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
 from gpu_burnin.admission.decide.words import sentence
-from gpu_burnin.admission.jobs.workload import HOSTNAME, CheckState, Workload
+from gpu_burnin.admission.jobs.workload import CheckState, Workload
 from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.jobs import HOSTNAME
 from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.api.maintenance import NONE, UNKNOWN, active
 from gpu_burnin.api.record import State

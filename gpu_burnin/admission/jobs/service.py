@@ -13,7 +13,7 @@ from gpu_burnin.admission.jobs.check import JobChecker
 from gpu_burnin.admission.jobs.facts import FactsCache
 from gpu_burnin.admission.jobs.owner import Runtimes
 from gpu_burnin.admission.jobs.stores import Checks, Workloads
-from gpu_burnin.admission.jobs.workload import CHECKS, GROUP, WORKLOADS, path_of
+from gpu_burnin.admission.jobs.workload import CHECKS, WORKLOADS, path_of
 from gpu_burnin.admission.jobs_config import JobsConfig
 from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records
@@ -25,6 +25,7 @@ from gpu_burnin.admission.service.queue import WorkQueue
 from gpu_burnin.admission.service.reflector import Reflector
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.settings import AdmitterConfig
+from gpu_burnin.api.jobs import GROUP
 
 # Nobody waits for these: a fleet without Kueue's CRDs admits its nodes all the same.
 WATCHES = ("workloads", "admissionchecks")

@@ -12,12 +12,9 @@ from typing import Any
 from gpu_burnin.admission.client import Object
 from gpu_burnin.admission.decide.times import when
 from gpu_burnin.admission.service.cache import GPU_RESOURCE
+from gpu_burnin.api.jobs import HOSTNAME, kueue_path
 
-GROUP = "kueue.x-k8s.io"
-API_VERSION = f"{GROUP}/v1beta2"
-WORKLOADS = f"/apis/{API_VERSION}/workloads"
-CHECKS = f"/apis/{API_VERSION}/admissionchecks"
-HOSTNAME = "kubernetes.io/hostname"
+WORKLOADS, CHECKS = kueue_path("workloads"), kueue_path("admissionchecks")
 
 
 class CheckState(StrEnum):
@@ -125,7 +122,7 @@ def read(item: Object) -> Workload | None:
 def path_of(key: str) -> str:
     """Where the Workload of this namespace and name is."""
     namespace, _, name = key.partition("/")
-    return f"/apis/{API_VERSION}/namespaces/{namespace}/workloads/{name}"
+    return kueue_path("workloads", namespace, name)
 
 
 def nodes_of(topology: Mapping[str, Any]) -> Iterator[str]:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gpu_burnin.api.jobs import GPUS, number_of
 from gpu_burnin.api.names import GPU_LABEL, TEAM_LABEL, Names
 from gpu_burnin.fleet.jobs import kueue
-from gpu_burnin.fleet.jobs.kueue import GPUS, Object, Workload
+from gpu_burnin.fleet.jobs.kueue import Object, Workload
 from gpu_burnin.fleet.jobs.nodes import free_of, gpus_of, largest_domains, model_of
 from gpu_burnin.fleet.jobs.teams import Dedicated, Rest, Share, Team, Teams, Waiting
 from gpu_burnin.fleet.jobs.waits import Surroundings, why_waits
@@ -111,7 +112,7 @@ def _of_cluster_queue(item: Object, flavors: Mapping[str, Flavor]) -> Team:
         running = used.get(flavor, 0)
         reserved = max(0, held.get(flavor, 0) - running)
         shares.append(Share(of.model, bool(of.team), quota, running, reserved, borrowed.get(flavor, 0)))
-    weight = f"{kueue.number_of((spec.get('fairSharing') or {}).get('weight') or 1).normalize():f}"
+    weight = f"{number_of((spec.get('fairSharing') or {}).get('weight') or 1).normalize():f}"
     problem = dict(_problems((item,))).get(name, "")
     pending = (item.get("status") or {}).get("pendingWorkloads")
     return Team(name, tuple(shares), pending, None, None, None, weight=weight, problem=problem)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import ApiError, KubeApi, NotFound
+from gpu_burnin.api.jobs import kueue_path
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.jobs import kueue
 from gpu_burnin.fleet.jobs.kueue import Object, Workload
@@ -76,7 +77,7 @@ def whole(api: KubeApi, kind: str, item: Object) -> Job:
     if kind == "JobSet":
         jobs = read(f"{JOBS}/namespaces/{_q(namespace)}/jobs", "Jobs", labelSelector=selector)
     pods = read(f"/api/v1/namespaces/{_q(namespace)}/pods", "pods", labelSelector=selector)
-    workloads = [kueue.workload(one) for one in read(kueue.path("workloads", namespace), "Workloads")]
+    workloads = [kueue.workload(one) for one in read(kueue_path("workloads", namespace), "Workloads")]
     mine = next((one for one in workloads if (one.kind, one.name) == (kind, name)), None)
     events = read(f"/api/v1/namespaces/{_q(namespace)}/events", "events")
     own = {("Workload", mine.own_name)} if mine else set()

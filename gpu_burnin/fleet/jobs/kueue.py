@@ -5,25 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal
 from typing import Any, TypeAlias
-from urllib.parse import quote
 
+from gpu_burnin.api.jobs import GPUS, HOSTNAME, JOB_UID, number_of
 from gpu_burnin.fleet.why.entry import NEVER, time_of
 
 Object: TypeAlias = Mapping[str, Any]
-GPUS = "nvidia.com/gpu"
-GROUP = "kueue.x-k8s.io"
-API = f"/apis/{GROUP}/v1beta2"
-QUEUE_NAME = f"{GROUP}/queue-name"
-JOB_UID = f"{GROUP}/job-uid"
-# The last level of a Topology.
-HOSTNAME = "kubernetes.io/hostname"
 # Evictions after which a job stands at the end of its line.
 _EVICTED_IN_LINE = ("AdmissionCheck", "PodsReadyTimeout")
-_SUFFIXES: Mapping[str, Decimal] = {
-    "": Decimal(1), "m": Decimal("0.001"), "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -163,19 +152,6 @@ def workload(item: Object) -> Workload:
 def gpus(quantity: object) -> int:
     """A whole number of GPUs as Kubernetes writes it; 0 for none."""
     return int(number_of(quantity))
-
-
-def number_of(quantity: object) -> Decimal:
-    """A quantity as Kubernetes writes it: 1k is 1000, 1500m is 1.5; 0 for none."""
-    text = str(quantity or 0)
-    number = text.rstrip("".join(_SUFFIXES))
-    return Decimal(number) * _SUFFIXES[text[len(number) :]]
-
-
-def path(plural: str, namespace: str = "", name: str = "") -> str:
-    """Where Kueue's objects of a kind are, or one of them."""
-    place = f"{API}/namespaces/{quote(namespace, safe='')}/{plural}" if namespace else f"{API}/{plural}"
-    return f"{place}/{quote(name, safe='')}" if name else place
 
 
 def condition(item: Object, kind: str) -> Condition | None:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from gpu_burnin.fleet.jobs.kueue import HOSTNAME, Object
+from gpu_burnin.api.jobs import HOSTNAME
+from gpu_burnin.fleet.jobs.kueue import Object
 from gpu_burnin.fleet.jobs.waits import Wait, Why
 from gpu_burnin.fleet.why.entry import NEVER, time_of
 from gpu_burnin.fleet.why.of_cluster import NO_IMAGE, time_of_event

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpu_burnin.admission.client import NODES, ApiError, KubeApi, NotFound, admissions_path
+from gpu_burnin.api.jobs import API, kueue_path
 from gpu_burnin.api.names import Names
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.jobs import kueue
 from gpu_burnin.fleet.jobs.count import Facts, flavors_of, surroundings, teams_of
 from gpu_burnin.fleet.jobs.kueue import Object, Workload
 from gpu_burnin.fleet.jobs.teams import Teams
@@ -54,7 +54,7 @@ class Reader:
     def of_namespaces(self, plural: str, what: str) -> list[Object] | None:
         """All of them, or those of his own namespace; None where he may read neither. Raises ApiError."""
         try:
-            return list(self.api.items(kueue.path(plural), f"list the {what}"))
+            return list(self.api.items(kueue_path(plural), f"list the {what}"))
         except NotFound:
             return []
         except ApiError as error:
@@ -65,7 +65,7 @@ class Reader:
             self.unread.append(f"{what}: you may not list those of all namespaces; give --team TEAM for those of one")
             return None
         without = f"not even those of namespace {self.namespace}, so that its jobs are not known"
-        found = self.all(kueue.path(plural, self.namespace), what, without)
+        found = self.all(kueue_path(plural, self.namespace), what, without)
         if found is not None:
             self.unread.append(f"{what} of other namespaces than {self.namespace}: their members alone may list them")
         return found
@@ -74,7 +74,7 @@ class Reader:
 def has_kueue(api: KubeApi) -> bool:
     """Whether the cluster knows Kueue's objects. Raises ApiError."""
     try:
-        api.get(kueue.API, "ask for Kueue's API")
+        api.get(API, "ask for Kueue's API")
     except NotFound:
         return False
     return True
@@ -90,12 +90,12 @@ def read_teams(api: KubeApi, names: Names, namespace: str, now: datetime) -> Tea
 def facts_of(api: KubeApi, names: Names, namespace: str) -> Facts:
     """The objects that teams are counted from. Raises ApiError, also when he may see no queue at all."""
     reader = Reader(api, namespace)
-    queues = reader.all(kueue.path("clusterqueues"), "ClusterQueues", "quotas and what is borrowed are not known")
+    queues = reader.all(kueue_path("clusterqueues"), "ClusterQueues", "quotas and what is borrowed are not known")
     local = reader.of_namespaces("localqueues", "LocalQueues")
     if queues is None and local is None:
         raise GpuBurninError(f"{api.server}: you may see no queue: {'; '.join(reader.unread)}")
-    flavors = reader.all(kueue.path("resourceflavors"), "ResourceFlavors", "models are by the names of flavors")
-    cohorts = reader.all(kueue.path("cohorts"), "Cohorts", "GPUs that are in no team's quota are not known")
+    flavors = reader.all(kueue_path("resourceflavors"), "ResourceFlavors", "models are by the names of flavors")
+    cohorts = reader.all(kueue_path("cohorts"), "Cohorts", "GPUs that are in no team's quota are not known")
     workloads = reader.of_namespaces("workloads", "Workloads")
     nodes = reader.all(NODES, "Nodes", "verified nodes that are free are not known")
     admissions = reader.all(admissions_path(names), "NodeAdmissions", "the nodes that teams were given are not known")
@@ -108,10 +108,10 @@ def facts_of(api: KubeApi, names: Names, namespace: str) -> Facts:
 def surroundings_of(api: KubeApi, job: Workload) -> Surroundings:
     """What one job is told of the fleet, as far as this user may read it. Raises ApiError."""
     reader = Reader(api, job.namespace)
-    queue = reader.one(kueue.path("localqueues", job.namespace, job.queue)) if job.queue else None
+    queue = reader.one(kueue_path("localqueues", job.namespace, job.queue)) if job.queue else None
     name = str(((queue or {}).get("spec") or {}).get("clusterQueue") or job.namespace)
-    cluster = reader.one(kueue.path("clusterqueues", "", name))
-    flavors = reader.all(kueue.path("resourceflavors"), "ResourceFlavors", "")
+    cluster = reader.one(kueue_path("clusterqueues", "", name))
+    flavors = reader.all(kueue_path("resourceflavors"), "ResourceFlavors", "")
     # All nodes are much to read: only where the size of a place is what counts.
     close = any(request.near for request in job.requests) and job.waits
     nodes = reader.all(NODES, "Nodes", "") if close else []

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from gpu_burnin.api.jobs import HOSTNAME, QUEUE_NAME
 from gpu_burnin.api.names import LOCAL_QUEUE
-from gpu_burnin.fleet.jobs.kueue import HOSTNAME, QUEUE_NAME, Check, Request, Workload
+from gpu_burnin.fleet.jobs.kueue import Check, Request, Workload
 from gpu_burnin.system.host_names import fold
 from gpu_burnin.system.prose import listed
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
+from gpu_burnin.api.jobs import START_AGAIN
 from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding, time_of
 
 Object: TypeAlias = Mapping[str, Any]
@@ -41,8 +42,6 @@ NO_IMAGE = frozenset(
 )
 # Exit codes of a process that SIGKILL or SIGTERM ended: somebody else's doing.
 _KILLED = frozenset({0, 137, 143})
-# By contract of `muster run`: it has saved its work and asks to be started again.
-AGAIN = 42
 _MOST_LAST_WORDS = 300
 # Who tells of a Node what comes at each of its starts; a warning of them is told as it is, but for those of each start.
 _OF_STARTS = frozenset({"kubelet", "kube-proxy", "node-controller", "node-lifecycle-controller", "cidrAllocator"})
@@ -93,7 +92,7 @@ def of_pod(pod: Object) -> Iterator[Entry]:
         code, reason = ended.get("exitCode"), str(ended.get("reason") or "")
         message = f"container {container.get('name')} of {key} ended with exit code {code}"
         message += f" ({reason})" if reason else ""
-        message += ": it saved its work and asks to be started again" if code == AGAIN else _last_words(ended)
+        message += ": it saved its work and asks to be started again" if code == START_AGAIN else _last_words(ended)
         kind = What.OUT_OF_MEMORY if reason == "OOMKilled" else _of_exit(code)
         yield Entry(at, Source.POD, kind, message, node=node, pod=key)
     deleted = _deleted(pod)

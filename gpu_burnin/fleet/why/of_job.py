@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
 from gpu_burnin.admission.client import ApiError, KubeApi
+from gpu_burnin.api.jobs import QUEUE_NAME, START_AGAIN, kueue_path
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, State
 from gpu_burnin.fleet.jobs import entries
 from gpu_burnin.fleet.jobs.found import Job, whole
-from gpu_burnin.fleet.jobs.kueue import QUEUE_NAME, Workload, path, workload
+from gpu_burnin.fleet.jobs.kueue import Workload, workload
 from gpu_burnin.fleet.jobs.pods import why_pods_wait
 from gpu_burnin.fleet.jobs.read import surroundings_of
 from gpu_burnin.fleet.jobs.waits import Wait, Why, why_waits
@@ -30,7 +31,6 @@ from gpu_burnin.fleet.why.gather import (
 )
 from gpu_burnin.fleet.why.of_admission import of_admission, out_of_service
 from gpu_burnin.fleet.why.of_cluster import (
-    AGAIN,
     Object,
     end_of_events,
     end_of_job,
@@ -93,7 +93,7 @@ def _preemptors(api: KubeApi, job: Job) -> list[Workload]:
     if team in ("", job.namespace):
         return []
     try:
-        return [workload(item) for item in api.items(path("workloads", team), "list the Workloads")]
+        return [workload(item) for item in api.items(kueue_path("workloads", team), "list the Workloads")]
     except ApiError as error:
         if error.status not in (FORBIDDEN, 404):
             raise
@@ -250,6 +250,6 @@ def _failed_container(pod: Mapping[str, object]) -> str:
     status = pod.get("status")
     for one in (status.get("containerStatuses") or []) if isinstance(status, Mapping) else []:
         ended = (one.get("state") or {}).get("terminated") or {}
-        if ended.get("exitCode") not in (None, 0, AGAIN):
+        if ended.get("exitCode") not in (None, 0, START_AGAIN):
             return str(one.get("name"))
     return ""

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.api.jobs import START_AGAIN
 from gpu_burnin.launch import pod
+from gpu_burnin.launch.pod import ranks
 from tests.unit.launch.examples import pod_of
 
 SAY_WHO = """
@@ -246,3 +248,8 @@ def test_it_runs_with_the_oldest_python_here(tmp_path: Path) -> None:
     script = "from gpu_burnin.job import asked_to_leave\nimport sys\nprint(sys.version_info[:2], asked_to_leave())"
     code, log = pod_of(tmp_path, script, python=str(old), processes_per_node=1).run()
     assert code == 0 and "[0] (3, 8) None" in log
+
+
+def test_pods_and_cluster_agree_on_the_exit_code_that_asks_for_another_start() -> None:
+    """The launcher is sent to pods by itself, so it has the number once more."""
+    assert ranks.AGAIN == START_AGAIN

@@ -13,8 +13,9 @@ import pytest
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.gate_probe import numbers
 from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, probe
-from gpu_burnin.admission.gate_probe.jobs import Jobs, Queue, look, queue_of, ready, whole
+from gpu_burnin.admission.gate_probe.jobs import Jobs, Queue, look, queue_of, ready
 from gpu_burnin.admission.gate_probe.state import State
+from gpu_burnin.api.jobs import whole
 
 from .test_gate_ask import HASH, OTHER, REFUSED, Api, line
 
