@@ -14,6 +14,13 @@ QUARANTINE = {"key": "muster.dev/quarantine", "value": "XID_FATAL", "effect": "N
 READY = "muster.node-restriction.kubernetes.io/ready"
 EVIDENCE = "muster.dev/evidence"
 VERIFIED = {"type": "GPUVerified", "status": "True", "reason": "PASS", "message": "no fault seen"}
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+HOOK_KINDS = (
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+    "MutatingAdmissionPolicy",
+    "ValidatingAdmissionPolicy",
+)
 numbers = itertools.count(1)
 
 
@@ -76,6 +83,42 @@ def admit(client: Client, name: str) -> Reply:
         {"op": "add", "path": "/metadata/annotations", "value": {"muster.dev/admitted": "now"}},
     ]
     return client.request("PATCH", f"{NODES}/{name}", patch, JSON_PATCH)
+
+
+def hook(kind: str, matched: dict[str, Any], **more: Any) -> tuple[str, dict[str, Any]]:
+    """Path and object of an admission webhook or policy with one rule."""
+    made: dict[str, Any] = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": "mine.example.com"},
+    }
+    if kind.endswith("WebhookConfiguration"):
+        one: dict[str, Any] = {"name": "mine.example.com", "rules": [matched]}
+        one |= {"admissionReviewVersions": ["v1"], "sideEffects": "None"}
+        one |= {"clientConfig": {"url": "https://127.0.0.1:1/"}, "failurePolicy": "Ignore", **more}
+        return f"{HOOKS}/{kind.lower()}s", {**made, "webhooks": [one]}
+    constraints: dict[str, Any] = {"resourceRules": [matched], **more}
+    spec: dict[str, Any] = {"failurePolicy": "Ignore", "matchConstraints": constraints}
+    if kind.startswith("Mutating"):
+        expression = "Object{metadata: Object.metadata{labels: {'a': 'b'}}}"
+        spec |= {"reinvocationPolicy": "Never"}
+        mutation = {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}
+        spec["mutations"] = [mutation]
+    else:
+        spec |= {"validations": [{"expression": "false"}]}
+    return f"{HOOKS}/{kind.lower()[:-1]}ies", {**made, "spec": spec}
+
+
+def matching(groups: str, resources: str, scope: str = "*") -> dict[str, Any]:
+    """A rule of an admission webhook or policy; `core` is the group without a name."""
+    made = {"apiGroups": ["" if group == "core" else group for group in groups.split()]}
+    return {
+        **made,
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": resources.split(),
+        "scope": scope,
+    }
 
 
 def refused(reply: Reply, word: str = "muster-node-gate.static.k8s.io") -> None:

@@ -18,6 +18,7 @@ import pytest
 from tests.lab import hosts
 
 from .fleet import XID_79, Done, Fleet, run, wait_until
+from .prometheus import query
 
 IMAGE = "lab.muster.dev/python:1"
 # What keeps the teams' work: a job's pods share nothing else between two lives.
@@ -139,11 +140,17 @@ def teams(fleet: Fleet) -> Iterator[Fleet]:
             fleet.kubectl("delete", "jobsets,pods,services", "--all", "-n", team, "--wait=true", "--timeout=60s")
         hosts.install_scenario(fleet.lab, "gpu-3", sick)
         hosts.reboot(fleet.lab, "gpu-3")
-        wait_until("gpu-3 to be held again", lambda: not ready(fleet, "gpu-3"), timeout_s=240)
+        wait_until("gpu-3 to be held again", lambda: held(fleet, "gpu-3"), timeout_s=240)
 
 
 def pod_runs(fleet: Fleet, name: str) -> bool:
     return bool(fleet.get("pod", "-n", "vision", name)["status"]["phase"] == "Running")
+
+
+def held(fleet: Fleet, node: str) -> bool:
+    """Whether its new burn-in has found its faults, and everybody who asks is told of them."""
+    told = [f'gpu_burnin_reasons{{instance="{node}"}}', "muster:burnin_reason_nodes"]
+    return not ready(fleet, node) and all(query(fleet, one) for one in told)
 
 
 def ready(fleet: Fleet, node: str) -> bool:

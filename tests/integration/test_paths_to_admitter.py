@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from gpu_burnin.api.names import ADMITTER_USER, SYSTEM_NAMESPACE
-from tests.integration.gate import NODES, refused
+from tests.integration.gate import HOOK_KINDS, NODES, hook, matching, refused
 from tests.integration.kube import JSON_PATCH, MERGE_PATCH, Client, Part, Reply, Server, binaries, ended, until
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
-HOOKS = "/apis/admissionregistration.k8s.io/v1"
 SYSTEM = "/api/v1/namespaces/kube-system"
 AGGREGATION = "clusterrole-aggregation-controller"
 CONTROLLER_MANAGER = "system:kube-controller-manager"
@@ -359,56 +358,15 @@ class TestApiGroups:
         assert admin.request("DELETE", f"{SERVICES}/{name}").status == 200
 
 
-def hook(kind: str, matched: dict[str, Any], **more: Any) -> tuple[str, dict[str, Any]]:
-    """Path and object of an admission webhook or policy with one rule."""
-    made: dict[str, Any] = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": kind,
-        "metadata": {"name": "mine.example.com"},
-    }
-    if kind.endswith("WebhookConfiguration"):
-        one: dict[str, Any] = {"name": "mine.example.com", "rules": [matched]}
-        one |= {"admissionReviewVersions": ["v1"], "sideEffects": "None"}
-        one |= {"clientConfig": {"url": "https://127.0.0.1:1/"}, "failurePolicy": "Ignore", **more}
-        return f"{HOOKS}/{kind.lower()}s", {**made, "webhooks": [one]}
-    constraints: dict[str, Any] = {"resourceRules": [matched], **more}
-    spec: dict[str, Any] = {"failurePolicy": "Ignore", "matchConstraints": constraints}
-    if kind.startswith("Mutating"):
-        expression = "Object{metadata: Object.metadata{labels: {'a': 'b'}}}"
-        spec |= {"reinvocationPolicy": "Never"}
-        mutation = {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}
-        spec["mutations"] = [mutation]
-    else:
-        spec |= {"validations": [{"expression": "false"}]}
-    return f"{HOOKS}/{kind.lower()[:-1]}ies", {**made, "spec": spec}
-
-
-def matching(groups: str, resources: str, scope: str = "*") -> dict[str, Any]:
-    made = {"apiGroups": ["" if group == "core" else group for group in groups.split()]}
-    return {
-        **made,
-        "apiVersions": ["*"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": resources.split(),
-        "scope": scope,
-    }
-
-
 EXCLUDED = {
     "matchExpressions": [
         {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", SYSTEM_NAMESPACE]}
     ]
 }
-KINDS = [
-    "MutatingWebhookConfiguration",
-    "ValidatingWebhookConfiguration",
-    "MutatingAdmissionPolicy",
-    "ValidatingAdmissionPolicy",
-]
 
 
 class TestWebhooks:
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", HOOK_KINDS)
     @pytest.mark.parametrize(
         "matched",
         [
@@ -432,7 +390,7 @@ class TestWebhooks:
         reply = root.request("POST", f"{path}?dryRun=All", made)
         assert reply.status == 201, reply.message
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", HOOK_KINDS)
     def test_do_not_grow_into_them(self, admin: Client, kind: str) -> None:
         path, made = hook(kind, matching("core", "pods"))
         assert admin.request("POST", path, made).status == 201
@@ -446,7 +404,7 @@ class TestWebhooks:
         finally:
             assert admin.request("DELETE", one).status == 200
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", HOOK_KINDS)
     @pytest.mark.parametrize(
         ("matched", "more"),
         [

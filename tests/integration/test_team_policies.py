@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.api.names import ADMITTER_USER, JOBSET_USER, KUEUE_USER
-from tests.integration.gate import refused
+from tests.integration.gate import HOOK_KINDS, hook, matching, refused
 from tests.integration.kube import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client, Server
 from tests.integration.teams import (
     JOBS,
@@ -271,6 +271,27 @@ def bind_status(root: Client) -> None:
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": ADMITTER_USER}],
     }
     root.request("POST", f"{base}/clusterrolebindings", binding)
+
+
+class TestWebhooksOfOthers:
+    @pytest.mark.parametrize("kind", HOOK_KINDS)
+    @pytest.mark.parametrize("group", ["kueue.x-k8s.io", "batch jobset.x-k8s.io", "*"])
+    def test_do_not_match_kueues_and_jobsets_objects(
+        self, teams: Server, admin: Client, root: Client, kind: str, group: str
+    ) -> None:
+        elsewhere = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "vision"}}}
+        path, made_of = hook(kind, matching(group, "*", "Namespaced"), **elsewhere)
+        reply = admin.request("POST", f"{path}?dryRun=All", made_of)
+        if group == "*" and kind.startswith("Validating"):
+            made(reply)
+        else:
+            refused(reply, "muster-queue-webhooks")
+        made(root.request("POST", f"{path}?dryRun=All", made_of))
+
+    @pytest.mark.parametrize("kind", HOOK_KINDS)
+    def test_match_other_work(self, teams: Server, admin: Client, kind: str) -> None:
+        path, made_of = hook(kind, matching("batch kueue.example.com", "*"))
+        made(admin.request("POST", f"{path}?dryRun=All", made_of))
 
 
 def test_nothing_changes_outside_of_teams(teams: Server, admin: Client) -> None:
