@@ -18,6 +18,8 @@ HOSTNAME = "kubernetes.io/hostname"
 GPUS = "nvidia.com/gpu"
 # Exit code of a process that has saved its work and asks to be started again.
 START_AGAIN = 42
+# What a pod's annotation DOMAIN/hold-until says in the place of a time: until it has saved its work.
+CHECKPOINT = "checkpoint"
 _QUANTITY = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)([mkMG]?)")
 _SUFFIXES: Mapping[str, Decimal] = {
     "": Decimal(1), "m": Decimal("0.001"), "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9),
