@@ -7,10 +7,9 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import METADATA_ONLY, ApiError, KubeApi, NotFound, Object
-from gpu_burnin.api.jobs import GPUS, kueue_path
+from gpu_burnin.api.jobs import GPUS, JOBSET_API, JOBSET_GROUP, kueue_path
 from gpu_burnin.api.names import GPU_LABEL, LOCAL_QUEUE, Names
 from gpu_burnin.launch.errors import LaunchError
-from gpu_burnin.launch.objects import API_VERSION
 from gpu_burnin.launch.offer import Offer, flavors_of, offer_of
 from gpu_burnin.launch.pod_options import CONFIG_MAP, SECRET, Mount, Variables
 
@@ -24,7 +23,7 @@ _KINDS = {SECRET: "Secret", CONFIG_MAP: "ConfigMap"}
 
 def job_sets_path(team: str, name: str = "") -> str:
     """Where a team's JobSets are, or one of them."""
-    return _in(f"/apis/{API_VERSION}/namespaces/{quote(team, safe='')}/jobsets", name)
+    return _in(f"{JOBSET_API}/namespaces/{quote(team, safe='')}/jobsets", name)
 
 
 def core_path(team: str, kind: str, name: str = "") -> str:
@@ -48,7 +47,7 @@ def check_rights(api: KubeApi, team: str) -> None:
 
 
 def _may_launch(api: KubeApi, team: str) -> bool:
-    wanted = (("jobset.x-k8s.io", "jobsets"), ("", "configmaps"))
+    wanted = ((JOBSET_GROUP, "jobsets"), ("", "configmaps"))
     return all(_may(api, team, group, resource) for group, resource in wanted)
 
 

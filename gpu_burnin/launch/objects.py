@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from gpu_burnin.api.jobs import GPUS, GROUP, QUEUE_NAME, START_AGAIN
-from gpu_burnin.api.names import GPU_LABEL, LOCAL_QUEUE, Names
+from gpu_burnin.api.jobs import GPUS, GROUP, JOBSET_API_VERSION, QUEUE_NAME, START_AGAIN
+from gpu_burnin.api.names import GPU_LABEL, LOCAL_QUEUE, MANAGED_BY, Names
 from gpu_burnin.launch.pod_options import SECRET
 from gpu_burnin.launch.request import Request
 
-API_VERSION, KIND = "jobset.x-k8s.io/v1alpha2", "JobSet"
+KIND = "JobSet"
 REPLICATED_JOB, CONTAINER = "node", "node"
 PRIORITY_LABEL = f"{GROUP}/priority-class"
 REQUIRED_TOPOLOGY = f"{GROUP}/podset-required-topology"
@@ -55,11 +55,11 @@ def config_map(request: Request, archive: bytes | None, owner: Mapping[str, Any]
     metadata: dict[str, Any] = {
         "name": request.name,
         "namespace": request.team,
-        "labels": {JOBSET_LABEL: request.name, "app.kubernetes.io/managed-by": "muster"},
+        "labels": {JOBSET_LABEL: request.name, **MANAGED_BY},
     }
     if owner is not None:
         metadata["ownerReferences"] = [
-            {"apiVersion": API_VERSION, "kind": KIND, "name": request.name, "uid": owner["metadata"]["uid"]}
+            {"apiVersion": JOBSET_API_VERSION, "kind": KIND, "name": request.name, "uid": owner["metadata"]["uid"]}
         ]
     return {
         "apiVersion": "v1",
@@ -93,12 +93,12 @@ def _text_of(package: str, name: str) -> str:
 
 def job_set(request: Request, names: Names) -> dict[str, Any]:
     """The JobSet: Kueue starts it when the whole gang has its nodes."""
-    labels = {QUEUE_NAME: LOCAL_QUEUE, "app.kubernetes.io/managed-by": "muster"}
+    labels = {QUEUE_NAME: LOCAL_QUEUE, **MANAGED_BY}
     if request.priority:
         labels[PRIORITY_LABEL] = request.priority
     annotations = {names.max_runtime: str(request.max_runtime_s)} if request.max_runtime_s else {}
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": JOBSET_API_VERSION,
         "kind": KIND,
         "metadata": {
             "name": request.name,

@@ -18,8 +18,8 @@ from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.gate_probe.probe import Place, once
 from gpu_burnin.admission.objects import write_objects
 from gpu_burnin.api.names import READY_LABEL
-from tests.integration import jobs_stack
 from tests.integration.jobs_stack import GPUS, NAMES, Jobs
+from tests.integration.jobs_start import answers, controllers, in_etc, serving
 from tests.integration.kube import (
     JSON_PATCH,
     NO_BINARIES,
@@ -58,7 +58,7 @@ class Roles:
         """Kueue and JobSet, until both are ready."""
         for part, port in ((self.jobs.jobset, self.ports[4]), (self.jobs.kueue, self.ports[1])):
             part.start()
-            until(f"the readiness of {part.log.stem}", lambda port=port: jobs_stack._answers(port), 60)  # type: ignore[misc]
+            until(f"the readiness of {part.log.stem}", lambda port=port: answers(port), 60)  # type: ignore[misc]
 
     def admin_api(self) -> KubeApi:
         return KubeApi(self.server.kubeconfig("admin", ["muster:admins"]))
@@ -86,8 +86,8 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
 
     (folder / "server").mkdir()
     with api_server(folder / "server", command=with_webhooks) as server:
-        manager, scheduler = jobs_stack._controllers(server)
-        certificates = jobs_stack._serving(server)
+        manager, scheduler = controllers(server)
+        certificates = serving(server)
         programs = {}
         for name in ("kueue", "jobset"):
             config = {**values[name], "webhook": {**values[name]["webhook"], "certDir": str(certificates)}}
@@ -97,7 +97,7 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
             command = [str(place / name), f"--config={path}", f"--kubeconfig={server.kubeconfig(f'muster:{name}')}"]
             programs[name] = [*command, "--zap-devel=false"]
         gates = ",".join(f"{gate}={str(on).lower()}" for gate, on in values["gates"].items())
-        kueue = jobs_stack._in_etc(server.directory / "etc", [*programs["kueue"], f"--feature-gates={gates}"])
+        kueue = in_etc(server.directory / "etc", [*programs["kueue"], f"--feature-gates={gates}"])
         parts = (
             manager,
             scheduler,

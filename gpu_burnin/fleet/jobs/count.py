@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gpu_burnin.api import kueue
 from gpu_burnin.api.jobs import GPUS, number_of
+from gpu_burnin.api.kueue import Object, Workload
 from gpu_burnin.api.names import GPU_LABEL, TEAM_LABEL, Names
-from gpu_burnin.fleet.jobs import kueue
-from gpu_burnin.fleet.jobs.kueue import Object, Workload
+from gpu_burnin.api.waits import Surroundings, why_waits
 from gpu_burnin.fleet.jobs.nodes import free_of, gpus_of, largest_domains, model_of
 from gpu_burnin.fleet.jobs.teams import Dedicated, Rest, Share, Team, Teams, Waiting
-from gpu_burnin.fleet.jobs.waits import Surroundings, why_waits
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from datetime import datetime
 
 from gpu_burnin.admission.client import NODES, ApiError, KubeApi, NotFound, admissions_path
 from gpu_burnin.api.jobs import API, kueue_path
+from gpu_burnin.api.kueue import Object, Workload
 from gpu_burnin.api.names import Names
+from gpu_burnin.api.waits import Surroundings
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.jobs.count import Facts, flavors_of, surroundings, teams_of
-from gpu_burnin.fleet.jobs.kueue import Object, Workload
 from gpu_burnin.fleet.jobs.teams import Teams
-from gpu_burnin.fleet.jobs.waits import Surroundings
 
 _FORBIDDEN = 403
 

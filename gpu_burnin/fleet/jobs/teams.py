@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpu_burnin.fleet.jobs.waits import Wait
-from gpu_burnin.fleet.why.entry import NEVER
+from gpu_burnin.api.waits import Wait
+from gpu_burnin.system.clock import NEVER
 
 SCHEMA = "muster-teams/v1"
 
