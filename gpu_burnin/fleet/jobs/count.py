@@ -95,6 +95,16 @@ def in_line(jobs: Iterable[Workload]) -> list[Workload]:
     return sorted((job for job in jobs if job.waits), key=lambda job: (-job.priority, job.queued, job.own_name))
 
 
+def dedicated_wanted(queues: Iterable[Object], flavors: Mapping[str, Flavor]) -> dict[tuple[str, str], int]:
+    """GPUs that teams should have on nodes of their own, by team and model."""
+    return {
+        (of.team, of.model): quota
+        for queue in queues
+        for flavor, quota in _quotas(queue).items()
+        if (of := flavors.get(flavor)) is not None and of.team
+    }
+
+
 def _problems(queues: Iterable[Object]) -> Iterable[tuple[str, str]]:
     for item in queues:
         active = kueue.condition(item, "Active")
