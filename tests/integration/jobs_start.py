@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import os
+import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ _KUEUES = (
     "resourceflavor", "topology", "workload", "workloadpriorityclass",
 )  # fmt: skip
 _JOBSETS = ("jobset", "pod")
+_OF_JOBSETS = "/mutate-jobset-x-k8s-io-v1alpha2-jobset"
 # MultiKueue would want every Secret of its namespace, and Kueue does not lead without its rights.
 _GATES = "VisibilityOnDemand=false,MultiKueue=false,FailureRecoveryPolicy=true"
 
@@ -58,6 +60,8 @@ def jobs_stack(directory: Path, *flags: str) -> Iterator[Jobs]:
                 part.start()
             for name, port in (("Kueue", ports[1]), ("JobSet", ports[4])):
                 until(f"{name}'s readiness", lambda port=port: answers(port), 120)  # type: ignore[misc]
+            # Kueue takes up a framework when it has found its kind, which its readiness does not wait for.
+            until("Kueue's webhook of JobSets", lambda: _serves(server, ports[0], _OF_JOBSETS), 60)
             yield jobs
 
 
@@ -186,6 +190,20 @@ def _binding(role: str, user: str) -> dict[str, Any]:
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
     }
+
+
+def _serves(server: Server, port: int, path: str) -> bool:
+    """Whether a webhook is there, whatever it says."""
+    context = ssl.create_default_context(cafile=str(server.authority.ca))
+    context.check_hostname = False
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=context)
+    try:
+        connection.request("POST", path, "{}", {"Content-Type": "application/json"})
+        return connection.getresponse().status != 404
+    except OSError:
+        return False
+    finally:
+        connection.close()
 
 
 def answers(port: int) -> bool:
