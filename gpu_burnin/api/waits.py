@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from gpu_burnin.api.jobs import HOSTNAME, QUEUE_NAME
+from gpu_burnin.api.jobs import GPUS, HOSTNAME, QUEUE_NAME
 from gpu_burnin.api.kueue import Check, Request, Workload
 from gpu_burnin.api.names import LOCAL_QUEUE
 from gpu_burnin.system.host_names import fold
@@ -218,7 +218,7 @@ def _left_out(excluded: str) -> str:
 def _excluded(excluded: str) -> Iterator[str]:
     for kind, name, count, other, of_other in _EXCLUDED.findall(excluded):
         if kind == "resource":
-            yield f"{count} full"
+            yield f"{count} full" if name == GPUS else f"{count} with too little {name} free"
         elif kind == "taint":
             yield f"{count} with taint {name}"
         else:

@@ -66,6 +66,10 @@ def crashed(index: int, code: int = 7, message: str = "Traceback\nKeyError: 3") 
     return pod(index, phase="Failed", state={"terminated": {"exitCode": code, "message": message}})
 
 
+NO_CPU = (
+    "couldn't assign flavors to pod set node: topology \"fleet\" doesn't allow to fit any of 2 pod(s). Total nodes: 4; "
+    'excluded: resource "cpu": 2, resource "nvidia.com/gpu": 1, taint "muster.dev/quarantine:NoSchedule": 1'
+)
 NO_QUOTA = "couldn't assign flavors: insufficient unused quota for nvidia.com/gpu in flavor h100, 8 more needed"
 
 
@@ -79,6 +83,12 @@ NO_QUOTA = "couldn't assign flavors: insufficient unused quota for nvidia.com/gp
             job(),
             workload(condition("QuotaReserved", NO_QUOTA, "False")),
             "it waits: it asks for 0 GPUs, and 8 of h100 have to become free first",
+        ),
+        (
+            job(),
+            workload(condition("QuotaReserved", NO_CPU, "False")),
+            "it waits: the quota is there, and nodes for only 0 of 2 pods are free; passed over: 2 with too little cpu "
+            "free, 1 full, 1 with taint muster.dev/quarantine:NoSchedule",
         ),
         (
             job(),
