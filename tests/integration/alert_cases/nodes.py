@@ -10,6 +10,14 @@ _TIME, _SYNCHRONISED = 'node_time_seconds{instance="gpu-1"}', 'node_timex_sync_s
 _BURNING = {_RUNNING: "1x60"}
 _LAST_LOOK = 'gpu_burnin_watch_last_look_timestamp_seconds{instance="gpu-1"}'
 
+_TRAFFIC_LIMIT = 'muster_node_traffic_limit_bits_per_second{instance="gpu-1",class="internet"}'
+
+
+def _traffic(direction: str, path: str, family: str) -> str:
+    labels = f'class="internet",direction="{direction}",path="{path}",family="{family}"'
+    return f'muster_node_traffic_bytes_total{{instance="gpu-1",{labels}}}'
+
+
 CASES = (
     Case(
         "MusterPlaceDown",
@@ -166,6 +174,23 @@ CASES = (
         "6m",
         "gpu-1 cannot read the numbers that the burn-in leaves.",
         GPU,
+    ),
+    # Own traffic and that of pods, of IPv4 and IPv6, are one class: 1.6e9 bytes in 30 s. Directions are apart.
+    Case(
+        "MusterTrafficOverLimit",
+        {
+            **{_traffic("in", path, family): "0+4e8x60" for path in ("own", "pods") for family in ("ipv4", "ipv6")},
+            _traffic("out", "own", "ipv4"): "0+3e8x60",
+            _TRAFFIC_LIMIT: "1e8x60",
+        },
+        {
+            **{_traffic("in", path, family): "0+9e7x60" for path in ("own", "pods") for family in ("ipv4", "ipv6")},
+            _traffic("out", "own", "ipv4"): "0+3e8x60",
+            _TRAFFIC_LIMIT: "1e8x60",
+        },
+        "16m",
+        "gpu-1 has 426.7Mbit/s of traffic of class internet (in), more than its limit.",
+        {**GPU, "class": "internet", "direction": "in"},
     ),
     Case(
         "MusterBurninFailed",

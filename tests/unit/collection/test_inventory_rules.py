@@ -200,6 +200,11 @@ CASES: list[tuple[str, Spoil, str]] = [
         lambda d: with_teams(d) and drop(d, "gpu_nodes", "gpu-1", "gpu-2"),
         "fleet_teams is set, and no host is a GPU node; list hosts under gpu_nodes",
     ),
+    (
+        "classes of traffic that share addresses",
+        lambda d: d.fleet.update(fleet_traffic={"a": ["10.0.0.0/8"], "b": ["10.9.0.0/16"], "c": "rest"}),
+        "fleet_traffic: 10.0.0.0/8 of a and 10.9.0.0/16 of b share addresses; a packet has one class",
+    ),
     ("too many nodes", lambda d: d.fleet.update(fleet_planned_nodes=2), "is 2, but the inventory has 3 nodes"),
     ("unknown play group", lambda d: d.patterns.append("gpu_nodes:!gpus"), "a play is for 'gpus'"),
 ]
