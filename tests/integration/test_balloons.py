@@ -107,10 +107,10 @@ def test_balloons_fill_idle_nodes_give_way_and_come_back(fleet: Jobs) -> None:
     assert took_s < 30
     assert len(nodes_of(fleet, BALLOONS)) == 2 and not nodes_of(fleet, BALLOONS) & nodes_of(fleet, OWNER)
 
-    # Whoever borrows goes before those of weight 0.
-    run(fleet, BORROWER, "sweep", 1)
-    settled(fleet, "a node of the borrower", lambda: len(nodes_of(fleet, BORROWER)) == 1)
-    assert len(nodes_of(fleet, BALLOONS)) == 1 and len(nodes_of(fleet, OWNER)) == 2
+    # Whoever borrows goes before those of weight 0; of two teams of weight 1 each would have a node.
+    run(fleet, BORROWER, "sweep", 2)
+    settled(fleet, "two nodes of the borrower", lambda: len(nodes_of(fleet, BORROWER)) == 2)
+    assert nodes_of(fleet, BALLOONS) == set() and len(nodes_of(fleet, OWNER)) == 2
 
     end(fleet, OWNER)
     end(fleet, BORROWER)

@@ -6,13 +6,14 @@ Only here: what Kueue and the scheduler do together. Which objects a team has: t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from gpu_burnin.api.names import GPU_LABEL, LEAF_LABEL, RACK_LABEL, READY_LABEL
 from tests.integration.jobs_stack import GPUS, MODEL, NAMES, Jobs
-from tests.integration.kube import until
+from tests.integration.kube import APPLY, until
 
 TEAM = "gangs"
 _KUEUE = "kueue.x-k8s.io/v1beta2"
@@ -78,8 +79,12 @@ def gang(name: str, nodes: int, level: str = LEAF_LABEL) -> dict[str, Any]:
     }
 
 
-def stale_choice(jobs: Jobs, item: dict[str, Any]) -> None:
-    """Submit a gang of all four nodes, of which one is shut when Kueue has chosen them and no pod is bound yet."""
+@contextmanager
+def stale_choice(jobs: Jobs, item: dict[str, Any]) -> Iterator[None]:
+    """Inside, a gang of all four nodes, of which one was shut when Kueue had chosen them and no pod was bound yet.
+
+    Kueue is dead meanwhile: it sees such a node itself within seconds. Then the node is open again, and Kueue there.
+    """
     jobs.scheduler.kill()
     jobs.apply(item)
 
@@ -88,8 +93,16 @@ def stale_choice(jobs: Jobs, item: dict[str, Any]) -> None:
         return len(pods) == 4 and not any(pod.get("schedulingGates") for pod in pods)
 
     until("Kueue's choice", chosen, 60)
+    jobs.kueue.kill()
     jobs.shut("gang-3", NAMES.quarantine, value="GEMM_MISMATCH")
     jobs.scheduler.start()
+    try:
+        yield
+    finally:
+        jobs.let_in("gang-3")
+        jobs.kueue.start()
+        dry_run = f"/apis/batch/v1/namespaces/{TEAM}/jobs/other?fieldManager=test&dryRun=All"
+        until("Kueue's webhooks", lambda: jobs.root.request("PATCH", dry_run, gang("other", 1), APPLY).status == 201)
 
 
 def end(jobs: Jobs, name: str) -> None:
@@ -121,6 +134,14 @@ def test_a_gang_waits_for_its_last_node_and_then_runs_whole(team: Jobs) -> None:
     team.let_in("gang-3")
     until("four nodes", lambda: len(set(team.bound(TEAM).values())) == 4, 30)
     end(team, "four")
+
+
+def test_a_node_that_is_shut_after_the_choice_leaves_the_others_bound(team: Jobs) -> None:
+    """What native gangs are for: test_native_gangs.py."""
+    with stale_choice(team, gang("stale", 4)):
+        until("three nodes", lambda: sorted(team.bound(TEAM).values()) == ["gang-0", "gang-1", "gang-2"], 30)
+    until("four nodes", lambda: len(set(team.bound(TEAM).values())) == 4, 60)
+    end(team, "stale")
 
 
 def test_a_gang_of_a_rack_stays_in_one(team: Jobs) -> None:

@@ -6,6 +6,7 @@ tests/unit/collection/test_native_gangs.py.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -13,12 +14,14 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.kube.native_gangs import REMOVE
+from click.testing import CliRunner
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api.names import TEAM_MEMBER_ROLE
+from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.cluster.native_gangs import GANGS_API, gangs_left
-from tests.integration.jobs_stack import Jobs, jobs_stack
-from tests.integration.kube import NO_BINARIES, binaries, until
+from tests.integration.jobs_stack import NAMES, Jobs, jobs_stack
+from tests.integration.kube import APPLY, NO_BINARIES, apply_ledger, binaries, until
 from tests.integration.native import gang_flags
 from tests.integration.teams import RBAC, bind, member
 from tests.integration.test_gangs import TEAM, end, gang, stale_choice, with_team
@@ -33,6 +36,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     if binaries() is None:
         pytest.skip(NO_BINARIES)
     with jobs_stack(tmp_path_factory.mktemp("native"), gang="native") as jobs:
+        apply_ledger(jobs.server)
         with_team(jobs)
         bind(jobs.root, f"{RBAC}/namespaces/{TEAM}/rolebindings", "members", TEAM_MEMBER_ROLE, MEMBER)
         yield jobs
@@ -61,7 +65,11 @@ def job_set(name: str, nodes: int) -> dict[str, Any]:
 
 
 def test_a_job_set_whose_nodes_kueue_chose_runs_as_one_group(team: Jobs) -> None:
-    team.apply(job_set("set", 3))
+    item = job_set("set", 3)
+    dry_run = f"{team.path(item)}?fieldManager=test&dryRun=All"
+    # Kueue serves it later than the others: it looks by itself whether there are JobSets.
+    until("Kueue's webhook of JobSets", lambda: team.root.request("PATCH", dry_run, item, APPLY).status == 201, 120)
+    team.apply(item)
     until("three nodes", lambda: len(set(team.bound(TEAM).values())) == 3, 60)
     (group,) = groups(team)
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
@@ -80,17 +88,40 @@ def test_a_job_set_whose_nodes_kueue_chose_runs_as_one_group(team: Jobs) -> None
 
 def test_a_node_that_is_shut_after_the_choice_leaves_none_bound(team: Jobs) -> None:
     """Without native gangs three are bound: test_gangs.py."""
-    stale_choice(team, gang("stale", 4))
 
     def condition() -> str:
         conditions = [one for group in groups(team) for one in group.get("status", {}).get("conditions", [])]
         return "".join(one["reason"] for one in conditions if one["status"] == "False")
 
-    until("the scheduler's answer", lambda: condition() == "Unschedulable", 60)
-    assert team.bound(TEAM) == {}
-    team.let_in("gang-3")
+    with stale_choice(team, gang("stale", 4)):
+        until("the scheduler's answer", lambda: condition() == "Unschedulable", 60)
+        assert team.bound(TEAM) == {}
+        kubeconfig = str(team.server.kubeconfig("break-glass", ["system:masters"]))
+        done = CliRunner().invoke(muster.cli, ["why", f"{TEAM}/stale", "--json", "--kubeconfig", kubeconfig])
+        waits = json.loads(done.stdout)["waits"]
+        assert waits["why"] == "unplaced" and waits["nodes"] == ["gang-3"], waits
+        assert waits["sentence"].endswith("; 3 more of its gang wait for that"), waits
     until("four nodes", lambda: len(set(team.bound(TEAM).values())) == 4, 60)
     end(team, "stale")
+
+
+def test_kueue_gives_a_group_another_node_before_it_is_bound(team: Jobs) -> None:
+    """The Job makes another pod for the one that Kueue has ended, which completes the group."""
+    team.scheduler.kill()
+    team.apply(gang("moved", 3))
+
+    def chosen() -> list[str]:
+        pods = [pod["spec"] for pod in team.pods(TEAM) if not pod["spec"].get("schedulingGates")]
+        return sorted(pod["nodeSelector"]["kubernetes.io/hostname"] for pod in pods)
+
+    until("Kueue's choice", lambda: len(chosen()) == 3, 60)
+    (shut, *others) = chosen()
+    team.shut(shut, NAMES.quarantine, value="GEMM_MISMATCH")
+    team.scheduler.start()
+    until("three other nodes", lambda: len(set(team.bound(TEAM).values()) - {shut}) == 3, 60)
+    assert set(others) < set(team.bound(TEAM).values())
+    team.let_in(shut)
+    end(team, "moved")
 
 
 def test_members_of_a_team_make_no_groups(team: Jobs) -> None:

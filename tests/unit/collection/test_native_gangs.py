@@ -20,6 +20,7 @@ from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.fleet.cluster.native_gangs import gangs_left
 from tests.lab.paths import REPOSITORY
 from tests.support.fake_api import FakeApi
+from tests.support.playbook_fixtures import Playbook
 
 NOTE = "{{ fleet_state_dir }}/gang.json"
 
@@ -118,13 +119,50 @@ def test_what_the_controller_notes_is_never_less_than_what_there_may_be() -> Non
         steps = []
         for task in tasks(f"roles/{role}/tasks/main.yml"):
             if NOTE in str(task):
-                steps.append(f"{task['when']}: {'write' if 'ansible.builtin.copy' in task else 'remove'}")
+                when = task["when"] if isinstance(task["when"], str) else task["when"][0]
+                steps.append(f"{when}: {'write' if 'ansible.builtin.copy' in task else 'remove'}")
             elif task["name"].startswith("Run "):
                 steps.append("run")
         return steps
 
     assert order("kube_apiserver") == ["fleet_gang == 'native': write", "run", "fleet_gang == 'kueue': remove"]
     assert order("kube_controller_manager") == ["run", "fleet_gang == 'ending': write"]
+
+
+@pytest.mark.slow
+def test_each_step_of_the_way_there_and_back_is_noted_and_judged(
+    api: FakeApi, tmp_path: Path, ansible_playbook: Playbook
+) -> None:
+    """The real tasks: site.yml's, then the notes of both roles."""
+    (tmp_path / "kubeconfig").mkdir()
+    api.kubeconfig(tmp_path / "kubeconfig/admin.kubeconfig")
+    files = ("roles/kube_apiserver/tasks/main.yml", "roles/kube_controller_manager/tasks/main.yml")
+    steps = [
+        *(one for one in tasks("site.yml")[0]["tasks"] if "muster.fleet.native_gangs" in one),
+        *(one for path in files for one in tasks(path) if NOTE in str(one)),
+    ]
+    variables = {"fleet_state_dir": str(tmp_path), "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": variables, "tasks": steps}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play], width=1000))
+
+    def run(gang: str) -> tuple[str, str]:
+        """What was refused, and what is noted then."""
+        done = ansible_playbook("play.yml", "-e", f"fleet_gang={gang}")
+        said = " ".join((done.stdout + done.stderr).split())
+        assert (done.returncode != 0) is ("fleet_gang is kueue" in said), said
+        note = tmp_path / "gang.json"
+        return (said if done.returncode else ""), (note.read_text().strip() if note.exists() else "")
+
+    assert run("kueue") == ("", "")
+    assert run("native") == ("", '"native"')
+    add(api, 2)
+    refused, note = run("kueue")
+    assert "set fleet_gang: ending and run site.yml first" in refused and note == '"native"'
+    assert run("ending") == ("", '"ending"')
+    refused, note = run("kueue")
+    assert "the cluster has 2 PodGroups (vision/train-0, vision/train-1)" in refused and note == '"ending"'
+    add(api, 0)
+    assert run("kueue") == ("", "")
 
 
 def test_they_are_judged_before_anything_is_touched() -> None:

@@ -54,7 +54,13 @@ EXAMPLES = r"""
   delegate_to: localhost
 """
 
-RETURN = ""
+RETURN = r"""
+left:
+  description: How many objects there are of each kind, and the names of a few; empty without any.
+  returned: when the API has answered
+  type: str
+  sample: 1 PodGroup (vision/train-5f747cfcf7-train-pgt-0-5bc6c789cf)
+"""
 
 ARGUMENT_SPEC: dict[str, Any] = {
     "kubeconfig": {"type": "path", "required": True},
@@ -63,14 +69,14 @@ ARGUMENT_SPEC: dict[str, Any] = {
 
 
 def judge(module: AnsibleModule) -> dict[str, Any]:
-    """Nothing, where they may be turned off. Raises FleetError."""
+    """What is left, which is nothing where they may be turned off. Raises FleetError."""
     try:
         left = gangs_left(KubeApi(Path(module.params["kubeconfig"])))
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
     if why := why_not_off(module.params["before"], left):
-        raise FleetError(why)
-    return {"changed": False}
+        raise FleetError(why, left=left)
+    return {"changed": False, "left": left}
 
 
 def main() -> None:
