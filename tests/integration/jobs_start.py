@@ -27,6 +27,7 @@ from tests.integration.kube import (
     gate_file,
     until,
 )
+from tests.integration.native import gang_flags
 
 # Kueue's and JobSet's webhooks that have a namespace of a job: those of teams alone.
 _OF_JOBS = ("job", "jobset", "pod")
@@ -42,17 +43,18 @@ _GATES = "VisibilityOnDemand=false,MultiKueue=false,FailureRecoveryPolicy=true"
 
 
 @contextmanager
-def jobs_stack(directory: Path, *flags: str) -> Iterator[Jobs]:
+def jobs_stack(directory: Path, *flags: str, gang: str = "kueue") -> Iterator[Jobs]:
     """The stack, with Kueue's and JobSet's kinds served and both answering, until the block ends.
 
-    Further flags are the API server's. Raises FileNotFoundError without the binaries, and TimeoutError.
+    Further flags are the API server's. `gang`: `fleet_gang`, by which roles give their programs flags.
+    Raises FileNotFoundError without the binaries, and TimeoutError.
     """
-    with api_server(directory, *flags) as server:
+    with api_server(directory, *flags, *gang_flags("kube_apiserver", gang)) as server:
         # What a fleet with teams has: all that Kueue, JobSet and tests do is under these.
         of_teams = {name: gate_file(name, directory) for name in TEAM_POLICIES}
         server.load({**server.policy_files(), **of_teams})
         ports = free_ports(6)
-        jobs = Jobs(server, *controllers(server), *_programs(server, ports))
+        jobs = Jobs(server, *controllers(server, gang), *_programs(server, ports))
         _define(jobs, ports)
         parts = (jobs.controller_manager, jobs.scheduler, jobs.kueue, jobs.jobset)
         with ended(*parts):
@@ -65,8 +67,8 @@ def jobs_stack(directory: Path, *flags: str) -> Iterator[Jobs]:
             yield jobs
 
 
-def controllers(server: Server) -> tuple[Part, Part]:
-    """The controller manager and the scheduler, not started."""
+def controllers(server: Server, gang: str = "kueue") -> tuple[Part, Part]:
+    """The controller manager and the scheduler, not started; `gang` as `fleet_gang`."""
     place = _place()
     manager = server.kubeconfig("system:kube-controller-manager")
     scheduler = server.kubeconfig("system:kube-scheduler")
@@ -85,6 +87,7 @@ def controllers(server: Server) -> tuple[Part, Part]:
                 "--kube-api-qps=300",
                 "--kube-api-burst=500",
                 "--secure-port=0",
+                *gang_flags("kube_controller_manager", gang),
             ],
             server.directory / "controller-manager.log",
         ),
@@ -96,6 +99,7 @@ def controllers(server: Server) -> tuple[Part, Part]:
                 "--kube-api-qps=300",
                 "--kube-api-burst=500",
                 "--secure-port=0",
+                *gang_flags("kube_scheduler", gang),
             ],
             server.directory / "scheduler.log",
         ),

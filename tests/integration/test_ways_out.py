@@ -212,6 +212,9 @@ QUEUE = (
     ),
     Way("a workload", RBAC_SAYS, "PATCH", f"{KUEUE}/namespaces/vision/workloads/w/status", {}, MERGE_PATCH),
     Way("a priority class", RBAC_SAYS, "POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {}),
+    # With fleet_gang: native, where a server serves them: test_native_gangs.py.
+    Way("a group of pods", RBAC_SAYS, "POST", "/apis/scheduling.k8s.io/v1alpha2/namespaces/vision/podgroups", {}),
+    Way("a Workload of groups", RBAC_SAYS, "POST", "/apis/scheduling.k8s.io/v1alpha2/namespaces/vision/workloads", {}),
 )
 # Into another team's, and in from outside.
 OTHERS = (
