@@ -98,6 +98,26 @@ CASES = (
         for job in ("dns", "balancer")
     ),
     Case(
+        "MusterNodeDnsDown",
+        {'up{job="node_dns",instance="gpu-1"}': "0x60"},
+        {'up{job="node_dns",instance="gpu-1"}': "0x1 1x59"},
+        "3m",
+        "gpu-1 answers, and its name server does not: its pods ask those of the API servers' hosts.",
+        {**GPU, "job": "node_dns"},
+    ),
+    Case(
+        "MusterNodeDnsUpstreams",
+        {'coredns_forward_healthcheck_broken_total{job="node_dns",instance="gpu-1"}': "0+3x60"},
+        # Those of the API servers' hosts are told of otherwise.
+        {
+            'coredns_forward_healthcheck_broken_total{job="node_dns",instance="gpu-1"}': "7x60",
+            'coredns_forward_healthcheck_broken_total{job="dns",instance="api-1"}': "0+3x60",
+        },
+        "12m",
+        "Pods of gpu-1 ask for names, and none of the servers that know them answers its name server.",
+        {**GPU, "job": "node_dns"},
+    ),
+    Case(
         "MusterUnitFailed",
         {'node_systemd_unit_state{instance="gpu-1",name="kubelet.service",state="failed"}': "1x60"},
         {'node_systemd_unit_state{instance="gpu-1",name="kubelet.service",state="failed"}': "0x60"},

@@ -21,6 +21,7 @@ OURS = [
     "kube_controller_manager",
     "kube_scheduler",
     "node_admission",
+    "node_dns",
 ]
 
 
