@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from gpu_burnin.api.jobs import HOSTNAME
-from gpu_burnin.fleet.jobs.kueue import Object
-from gpu_burnin.fleet.jobs.waits import Wait, Why
-from gpu_burnin.fleet.why.entry import NEVER, time_of
+from gpu_burnin.api.kueue import Object
+from gpu_burnin.api.waits import Wait, Why
 from gpu_burnin.fleet.why.of_cluster import NO_IMAGE, time_of_event
+from gpu_burnin.system.clock import NEVER, time_of
 
 _NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _CRASHES = "CrashLoopBackOff"

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api import record
 from gpu_burnin.api.names import ADMITTER_USER
+from gpu_burnin.api.waits import Why
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.jobs.waits import Why
 from gpu_burnin.fleet.why import page, text
 from gpu_burnin.fleet.why.entry import What
 from gpu_burnin.fleet.why.story import story_of
