@@ -68,7 +68,7 @@ def jobs_stack(directory: Path, *flags: str, gang: str = "kueue") -> Iterator[Jo
 
 
 def controllers(server: Server, gang: str = "kueue") -> tuple[Part, Part]:
-    """The controller manager and the scheduler, not started; `gang` as `fleet_gang`."""
+    """The controller manager and the scheduler, not started."""
     place = _place()
     manager = server.kubeconfig("system:kube-controller-manager")
     scheduler = server.kubeconfig("system:kube-scheduler")

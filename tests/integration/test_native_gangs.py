@@ -22,7 +22,7 @@ from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.cluster.native_gangs import GANGS_API, gangs_left
 from tests.integration.jobs_stack import NAMES, Jobs
 from tests.integration.jobs_start import jobs_stack
-from tests.integration.kube import APPLY, NO_BINARIES, apply_ledger, binaries, until
+from tests.integration.kube import NO_BINARIES, apply_ledger, binaries, until
 from tests.integration.native import gang_flags
 from tests.integration.teams import RBAC, bind, member
 from tests.integration.test_gangs import TEAM, end, gang, stale_choice, with_team
@@ -66,11 +66,7 @@ def job_set(name: str, nodes: int) -> dict[str, Any]:
 
 
 def test_a_job_set_whose_nodes_kueue_chose_runs_as_one_group(team: Jobs) -> None:
-    item = job_set("set", 3)
-    dry_run = f"{team.path(item)}?fieldManager=test&dryRun=All"
-    # Kueue serves it later than the others: it looks by itself whether there are JobSets.
-    until("Kueue's webhook of JobSets", lambda: team.root.request("PATCH", dry_run, item, APPLY).status == 201, 120)
-    team.apply(item)
+    team.apply(job_set("set", 3))
     until("three nodes", lambda: len(set(team.bound(TEAM).values())) == 3, 60)
     (group,) = groups(team)
     assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
