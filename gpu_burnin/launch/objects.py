@@ -146,7 +146,11 @@ def _job(request: Request, names: Names) -> dict[str, Any]:
                     "action": "FailJob",
                     "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [START_AGAIN]},
                 },
-                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                # A lost or drained node; one that is shut while a pod of the gang waits for it (Kueue ends that pod).
+                *(
+                    {"action": "FailJob", "onPodConditions": [{"type": condition, "status": "True"}]}
+                    for condition in ("DisruptionTarget", "TerminatedByKueue")
+                ),
             ]
         },
         "template": {"metadata": {"annotations": _pod_annotations(request, names)}, "spec": _pod(request, names)},
