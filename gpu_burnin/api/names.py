@@ -18,6 +18,7 @@ CONDITION = "GPUVerified"
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 ADMITTER_USER = "muster:admitter"
 PROVISIONER_USER = "muster:provisioner"
+SCALER_USER = "muster:scaler"
 KUEUE_USER, JOBSET_USER = "muster:kueue", "muster:jobset"
 # What people of teams are in by their certificates, and what they may do in the namespace of their team.
 USERS_GROUP = "muster:users"
@@ -29,11 +30,14 @@ NODE_USER = "system:node:"
 # Where the admitter's Lease and the pause switch are.
 SYSTEM_NAMESPACE = "muster-system"
 LEASE = "muster-admitter"
+SCALER_LEASE = "muster-scaler"
 PAUSE = "muster-pause"
 KIND, PLURAL, VERSION = "NodeAdmission", "nodeadmissions", "v1"
 # Kueue's objects of the fleet: the check, the tree of places, who shares, and the queue of each team's namespace.
 CHECK, TOPOLOGY, COHORT, LOCAL_QUEUE = "verified", "fleet", "fleet", "default"
 HEARTBEAT_KIND, HEARTBEAT_PLURAL = "AgentHeartbeat", "agentheartbeats"
+# Machines that the scaler switches on and off.
+MACHINE_KIND, MACHINE_PLURAL = "MachinePower", "machinepowers"
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class Names:
 
     @property
     def api_version(self) -> str:
-        """apiVersion of a NodeAdmission and of an AgentHeartbeat."""
+        """apiVersion of a NodeAdmission, of an AgentHeartbeat and of a MachinePower."""
         return f"{self.domain}/{VERSION}"
 
     @property
@@ -131,3 +135,8 @@ class Names:
     def heartbeat_crd(self) -> str:
         """Name of the CustomResourceDefinition of AgentHeartbeat."""
         return f"{HEARTBEAT_PLURAL}.{self.domain}"
+
+    @property
+    def machine_crd(self) -> str:
+        """Name of the CustomResourceDefinition of MachinePower."""
+        return f"{MACHINE_PLURAL}.{self.domain}"

@@ -32,6 +32,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     # The public names, each imported when it is asked for.
     "__init__": _may("engine", "judge", "report", "run", "settings"),
     "fleet": _may("admission", "api", "checks", "engine", "hardware", "judge", "node", "report", "system"),
+    # It keeps the ledger's rules by the admitter's own parts, and is another service with another credential.
+    "scaler": _may("admission", "api", "system"),
     # A researcher's machine has the API and nothing of the fleet: no SSH, no reports, nothing that computes.
     "launch": _may("admission", "api", "system"),
     # The admitter's host has neither numpy nor NVML: nothing that computes or looks at a GPU.
@@ -47,6 +49,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "device": _may("system"),
     "hardware": _may("system"),
     "settings": _may("api", "system"),
+    # Redfish and programs: the repair ladder's actions on the controller and the scaler on the API servers' hosts use it.
+    "power": _GROUND,
     # What crosses a border between node, cluster and controller stands where all three can read it.
     "api": _may("system"),
     "system": _may(),
