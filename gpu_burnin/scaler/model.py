@@ -42,7 +42,8 @@ class Rules:
 class Machine:
     """A GPU node of the ledger, and its machine. `switched`: it has a MachinePower; all else of power is of that.
 
-    `error` is why the last order for the wish of now failed; `switching`: an order is being carried out. `held` is who
+    `error` is why the last order for the wish of now failed, `blind`: its provider does not say whether it is on;
+    `switching`: an order is being carried out. `held` is who
     keeps the machine from the scaler and why, "" for nobody.
 
     `kubelet`: it reports, and is Ready; `ready`: the node may take work. `doubt`: it is on and takes none, and neither
@@ -66,6 +67,7 @@ class Machine:
     failure: Failure | None = None
     held: str = ""
     error: str = ""
+    blind: bool = False
     switching: bool = False
     there: bool = False
     kubelet: bool = False
@@ -107,9 +109,9 @@ class Asked(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """A ProvisioningRequest of ours. `bound` are its pods that have a node; `message` is what it was last told.
+    """A ProvisioningRequest of ours. `nodes` are those that Kueue has given its job.
 
-    `problem` is why it cannot be read, "" where it can.
+    `message` is what it was last told, `problem` why it cannot be read, "" where it can.
     """
 
     key: str
@@ -117,7 +119,7 @@ class Request:
     pod_sets: tuple[PodSet, ...] = ()
     state: Asked = Asked.OPEN
     since: datetime | None = None
-    bound: int = 0
+    nodes: frozenset[str] = frozenset()
     message: str = ""
     problem: str = ""
 

@@ -45,6 +45,15 @@ class Room:
             self.claimed.add(name)
         return dict(taken), ""
 
+    def give(self, request: Request) -> None:
+        """The nodes that Kueue has chosen are its own, though not all of its pods may have come yet."""
+        least = min((pods.gpus for pods in request.pod_sets), default=0)
+        for name in request.nodes & self.free.keys():
+            self.claimed.add(name)
+            # What has come is counted as used; a node of which a pod takes less than all may have room for others.
+            if least >= self.machines[name].gpus:
+                self.free[name] = 0
+
     def _for(self, pods: PodSet, taken: Mapping[str, int]) -> tuple[dict[str, int], str]:
         left = {name: free - taken.get(name, 0) for name, free in self.free.items()}
         fitting = [name for name in left if left[name] >= pods.gpus and _matches(self.machines[name], pods.selector)]
@@ -116,6 +125,10 @@ def needs(requests: Sequence[Request], place: Room, rules: Rules, now: datetime)
             answers.append(Answer(request.key, Verdict.FAILED, "Unreadable", request.problem))
             continue
         taken, lack = place.take(request)
+        if lack and (soon := sum(_not_known_yet(one, request) for one in place.machines.values())):
+            message = f"{soon} machines are looked at, or on their way off; then it is known who can serve"
+            answers += [Answer(request.key, Verdict.WAIT, "Looking", message)] if message != request.message else []
+            continue
         if lack:
             answers.append(Answer(request.key, Verdict.FAILED, "NoMachines", lack))
             notes.append(f"{request.key}: {lack}")
@@ -152,22 +165,14 @@ def for_spare(place: Room, rules: Rules) -> list[SetWish]:
 
 
 def _kept(request: Request, place: Room, rules: Rules, now: datetime) -> Iterable[Answer]:
-    """What its pods have not taken yet is kept for it, for a while."""
-    if request.bound >= request.pods:
-        return
-    if request.since is not None and now >= later(request.since, rules.booking_s):
-        if not request.bound:
-            message = f"none of its pods has come within {rules.booking_s:.0f} s; its nodes are free for others"
-            yield Answer(request.key, Verdict.EXPIRED, "BookingExpired", message)
-        return
-    rest = request.pods - request.bound
-    left = []
-    for pods in request.pod_sets:
-        count = min(pods.count, rest)
-        rest -= count
-        if count:
-            left.append(PodSet(count, pods.gpus, pods.selector, pods.within))
-    place.take(Request(request.key, request.created, tuple(left)))
+    """What was provided for it is kept until Kueue has given it nodes, for a while; and then those nodes."""
+    if request.nodes:
+        place.give(request)
+    elif request.since is not None and now >= later(request.since, rules.booking_s):
+        message = f"Kueue has not started its job within {rules.booking_s:.0f} s; its nodes are free for others"
+        yield Answer(request.key, Verdict.EXPIRED, "BookingExpired", message)
+    else:
+        place.take(request)
 
 
 def _soon(machine: Machine, rules: Rules, now: datetime) -> int | None:
@@ -191,6 +196,13 @@ def _soon(machine: Machine, rules: Rules, now: datetime) -> int | None:
         machine.failures > 0 and failed_at is not None and now < later(when(failed_at.at) or LONG_AGO, rules.retry_s)
     )
     return None if waits else TO_HAVE
+
+
+def _not_known_yet(machine: Machine, request: Request) -> bool:
+    """Whether it may serve the request in a moment."""
+    where = stage(machine)
+    soon = (where is Stage.UNSEEN and not machine.blind) or (where is Stage.STOPPING and not machine.error)
+    return soon and not machine.asked and any(_matches(machine, pods.selector) for pods in request.pod_sets)
 
 
 def _wish(machine: Machine, why: str, request: str = "") -> SetWish:

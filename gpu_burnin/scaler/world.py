@@ -49,7 +49,7 @@ def machine_of(
     """`window` is why a maintenance window of the inventory keeps it from work, "" for none."""
     spec, status = record.spec, record.status
     work = [pod for pod in pods if not pod.ended]
-    hold = _own("hold", spec, now)
+    hold = own_ask("hold", spec, now)
     kubelet = node is not None and (condition(node, "Ready") or {}).get("status") == "True"
     closed = [taint for taint in taints(node) if _closes(taint, names)] if node is not None else []
     use = status.use
@@ -67,7 +67,7 @@ def machine_of(
         state=status.state,
         asked=_asked(record, node, names, now, window),
         hold=hold.since if hold is not None else "",
-        leave=_own("quarantine", spec, now) is not None,
+        leave=own_ask("quarantine", spec, now) is not None,
         failed=_failed(record),
         used_gpus=sum(pod.gpus for pod in work),
         others=sum(not (pod.gpus or pod.daemon) for pod in work),
@@ -91,6 +91,7 @@ def machine_of(
         failure=power.status.last_failure,
         held=held(power) or _person(power, now),
         error=seen.error if wish is not None and seen.wish == wish.since else "",
+        blind=not known and bool(seen.error),
         switching=seen.switching,
     )
 
@@ -105,7 +106,7 @@ def _labels(spec: Spec, team: str) -> Mapping[str, str]:
     return {**found, READY_LABEL: "true"}
 
 
-def _own(what: str, spec: Spec, now: datetime) -> Ask | None:
+def own_ask(what: str, spec: Spec, now: datetime) -> Ask | None:
     """An ask of the scaler, also one that a restore of etcd has carried over in the provisioner's name (restore.py)."""
     found: Ask | None = active(getattr(spec, what), now)
     if found is None:
@@ -119,7 +120,7 @@ def _asked(record: NodeAdmission, node: Node | None, names: Names, now: datetime
     spec, status = record.spec, record.status
     for what in ("repair", "quarantine", "hold"):
         ask = active(getattr(spec, what), now)
-        if ask is not None and _own(what, spec, now) is None:
+        if ask is not None and own_ask(what, spec, now) is None:
             return f"{what} of {ask.who}: {ask.why}"
     if spec.retest is not None and active(spec.retest, now) and spec.retest.since != status.retested:
         return f"a test was asked for by {spec.retest.who}"

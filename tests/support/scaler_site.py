@@ -282,7 +282,7 @@ class Site:
 
     def _request(self, job: Job) -> Request:
         pods = PodSet(job.nodes, 8, {READY_LABEL: "true", GPU_LABEL: job.model}, job.within)
-        return Request(job.name, job.arrived, (pods,), job.state, job.since, len(job.on), job.message)
+        return Request(job.name, job.arrived, (pods,), job.state, job.since, frozenset(job.on), job.message)
 
     def _labels(self, unit: Unit) -> Mapping[str, str]:
         place = unit.power.spec.place

@@ -28,12 +28,12 @@ def _may(*rooms: str) -> frozenset[str]:
 # come; a new room brings its row, with its reason, in the commit that makes it.
 ALLOWED: Mapping[str, frozenset[str]] = {
     "__main__": _may("cli", "system"),
-    "cli": _may("run", "fleet", "launch", "admission", "node", "report", "judge", "engine", "checks", *_LOW),
+    "cli": _may("run", "fleet", "launch", "scaler", "admission", "node", "report", "judge", "engine", "checks", *_LOW),
     # The public names, each imported when it is asked for.
     "__init__": _may("engine", "judge", "report", "run", "settings"),
     "fleet": _may("admission", "api", "checks", "engine", "hardware", "judge", "node", "report", "system"),
     # It keeps the ledger's rules by the admitter's own parts, and is another service with another credential.
-    "scaler": _may("admission", "api", "system"),
+    "scaler": _may("admission", "api", "power", "system"),
     # A researcher's machine has the API and nothing of the fleet: no SSH, no reports, nothing that computes.
     "launch": _may("admission", "api", "system"),
     # The admitter's host has neither numpy nor NVML: nothing that computes or looks at a GPU.

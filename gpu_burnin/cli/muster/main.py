@@ -35,6 +35,11 @@ TABLE: Mapping[str, Row] = {
     "resume": (f"{_ROOM}.node", "resume", "End the fleet's pause."),
     "retest": (f"{_ROOM}.retest", "retest", "Ask idle nodes, drawn at random, for a test."),
     "run": (f"{_ROOM}.run", "run", "Run a script or a folder on whole nodes: all of them or none."),
+    "scaler": (
+        f"{_ROOM}.scaler",
+        "scaler",
+        "Switch machines on and off as jobs need them: a service of the API-server hosts.",
+    ),
     "status": (f"{_ROOM}.status", "status", "Say how the fleet's nodes stand, and which need a person."),
     "teams": (f"{_ROOM}.teams", "teams", "Say what each team has and uses, and why its first job waits."),
     "who": (f"{_ROOM}.who", "who", "Say who can do what in a namespace, and who did what there."),
