@@ -35,6 +35,8 @@ PAUSE = "muster-pause"
 KIND, PLURAL, VERSION = "NodeAdmission", "nodeadmissions", "v1"
 # Kueue's objects of the fleet: the check, the tree of places, who shares, and the queue of each team's namespace.
 CHECK, TOPOLOGY, COHORT, LOCAL_QUEUE = "verified", "fleet", "fleet", "default"
+# With machines that are switched: the check that waits for them, and by which requests Kueue has them provided.
+POWER_CHECK, KUEUE_PROVISIONING = "powered", "kueue.x-k8s.io/provisioning-request"
 HEARTBEAT_KIND, HEARTBEAT_PLURAL = "AgentHeartbeat", "agentheartbeats"
 # Machines that the scaler switches on and off.
 MACHINE_KIND, MACHINE_PLURAL = "MachinePower", "machinepowers"

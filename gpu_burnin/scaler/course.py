@@ -31,6 +31,7 @@ from gpu_burnin.scaler.model import (
 
 # A machine that is off stops to report; Kubernetes says so within a minute.
 LIE_S = 300.0
+FRESH_S = 60.0
 
 
 class Stage(StrEnum):
@@ -73,10 +74,15 @@ def stage(machine: Machine) -> Stage:
 def missed(machine: Machine) -> bool:
     """Whether it should be at work by now: not off, on its way, or a person's.
 
-    One that somebody else has put off is missed, so that a power cut is seen; not one of before a restore of etcd.
+    One that somebody else has put off is missed, so that a power cut is seen; not one of before a restore of etcd, nor
+    a node of the inventory that has never joined.
     """
     where = stage(machine)
-    return where in (Stage.FOREIGN, Stage.UP) or (where is Stage.ASTRAY and not _void(machine))
+    return (
+        where is Stage.UP
+        or (where is Stage.FOREIGN and machine.there)
+        or (where is Stage.ASTRAY and not _void(machine))
+    )
 
 
 def steps(machine: Machine, rules: Rules, now: datetime) -> Iterator[Act]:
@@ -131,8 +137,8 @@ def _start(machine: Machine, rules: Rules, now: datetime) -> Iterator[Act]:
     elif machine.failed is not None and machine.failed[0] >= since:
         message = f"{name}: it was put on, and its burn-in found {machine.failed[1]}"
         yield _failure(machine, rules, SICK, message)
-    elif machine.ready:
-        yield Reached(name, f"{name}: it takes work, {(now - since).total_seconds():.0f} s after it was wanted")
+    elif machine.admitted:
+        yield Reached(name, f"{name}: it is admitted, {(now - since).total_seconds():.0f} s after it was wanted")
     elif now >= later(since, rules.ready_within_s):
         seen = "its kubelet reports" if machine.kubelet else "its kubelet does not report"
         late = f"{name}: it does not take work {rules.ready_within_s:.0f} s after it was wanted"
@@ -150,8 +156,8 @@ def _failure(machine: Machine, rules: Rules, code: str, message: str) -> Failed:
 def _after_failure(machine: Machine) -> Iterator[Act]:
     failure = machine.failure
     assert failure is not None
-    if machine.ready:
-        yield Reached(machine.name, f"{machine.name}: it takes work after all")
+    if machine.admitted:
+        yield Reached(machine.name, f"{machine.name}: it is admitted after all")
     elif failure.code == SICK:
         # What is wrong with it stands in the ledger, where people and the repair ladder look.
         if machine.hold:
@@ -161,8 +167,10 @@ def _after_failure(machine: Machine) -> Iterator[Act]:
 
 
 def _reports_without_power(machine: Machine, now: datetime) -> bool:
+    """Its provider was asked just now, and has said so for long: somebody may have put it on since an older word."""
     off = machine.power is Power.OFF and machine.kubelet
-    return off and now >= later(machine.power_since or now, LIE_S)
+    fresh = machine.seen_at is not None and now <= later(machine.seen_at, FRESH_S)
+    return off and fresh and now >= later(machine.power_since or now, LIE_S)
 
 
 def _lie(machine: Machine) -> str:

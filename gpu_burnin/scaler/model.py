@@ -42,12 +42,14 @@ class Rules:
 class Machine:
     """A GPU node of the ledger, and its machine. `switched`: it has a MachinePower; all else of power is of that.
 
-    `error` is why the last order for the wish of now failed, `blind`: its provider does not say whether it is on;
-    `switching`: an order is being carried out. `held` is who
-    keeps the machine from the scaler and why, "" for nobody.
+    `power` is UNKNOWN while an order may have been given that this leader knows nothing of; `seen_at` is when the
+    provider was last asked. `error` is why the last order for the wish of now failed, `blind`: its provider does not
+    say whether it is on; `switching`: an order is being carried out. `held` is who keeps the machine from the scaler
+    and why, "" for nobody.
 
-    `kubelet`: it reports, and is Ready; `ready`: the node may take work. `doubt`: it is on and takes none, and neither
-    a person nor a test or window is the reason. `asked` is who else asks what of the node, or what is under way there;
+    `kubelet`: it reports, and is Ready; `ready`: the node may take work; `admitted`: it was let in, and a test or a
+    window may keep work away. `doubt`: it is on and takes none, and neither a person nor a test or window is the
+    reason. `asked` is who else asks what of the node, or what is under way there;
     `hold` and `leave` are the scaler's own asks in the ledger: no new work, and what is there leaves.
     `failed` is the newest run that found something: when it ended, and its code. `others` are pods without GPUs that a
     shutdown would end. `restored_at` is when etcd was put back, `unheard`: nobody has spoken for the node since.
@@ -61,6 +63,7 @@ class Machine:
     switched: bool = True
     power: Power = Power.UNKNOWN
     power_since: datetime | None = None
+    seen_at: datetime | None = None
     wish: Wish | None = None
     reached: str = ""
     failures: int = 0
@@ -72,6 +75,7 @@ class Machine:
     there: bool = False
     kubelet: bool = False
     ready: bool = False
+    admitted: bool = False
     doubt: bool = False
     boot_id: str = ""
     state: State = State.NEW

@@ -63,6 +63,7 @@ def machine_of(
         there=node is not None,
         kubelet=kubelet,
         ready=node is not None and kubelet and labelled_ready(node) and not closed,
+        admitted=node is not None and kubelet and labelled_ready(node),
         boot_id=boot_id(node) if node is not None else "",
         state=status.state,
         asked=_asked(record, node, names, now, window),
@@ -80,11 +81,15 @@ def machine_of(
         return machine
     wish = power.spec.wanted
     known = seen.at is not None
+    # Who led before may have given the order and died: what was recorded is of before it.
+    pending = wish is not None and power.status.reached != wish.since
+    recorded = Power.UNKNOWN if pending else power.status.power
     return _changed(
         machine,
         switched=True,
-        power=seen.power if known else power.status.power,
+        power=seen.power if known else recorded,
         power_since=when(power.status.since),
+        seen_at=seen.at,
         wish=wish,
         reached=power.status.reached,
         failures=failures(power),

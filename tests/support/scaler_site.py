@@ -70,6 +70,7 @@ class Unit:
     error: str = ""
     error_wish: str = ""
     seen: Power = Power.UNKNOWN
+    seen_at: datetime | None = None
     cycles: int = 0
     on_s: float = 0.0
 
@@ -208,7 +209,7 @@ class Site:
     def new_leader(self) -> None:
         """What no object has is forgotten."""
         for unit in self.units.values():
-            unit.seen, unit.error, unit.error_wish = Power.UNKNOWN, "", ""
+            unit.seen, unit.seen_at, unit.error, unit.error_wish = Power.UNKNOWN, None, "", ""
 
     def _observe(self, unit: Unit) -> None:
         wish = unit.power.spec.wanted
@@ -216,7 +217,7 @@ class Site:
             unit.error, unit.error_wish = "its BMC does not answer", wish.since if wish else ""
             return
         on = not unit.on if unit.provider == "lies" else unit.on
-        unit.seen = Power.ON if on else Power.OFF
+        unit.seen, unit.seen_at = Power.ON if on else Power.OFF, self.now
         status = record.with_power(unit.power.status, unit.seen, self.now)
         unit.power = replace(unit.power, status=status)
 
@@ -291,7 +292,9 @@ class Site:
     def _machine(self, unit: Unit) -> Machine:
         power, status = unit.power, unit.power.status
         wish = power.spec.wanted
-        seen = unit.seen if unit.seen is not Power.UNKNOWN else status.power
+        pending = wish is not None and status.reached != wish.since
+        recorded = Power.UNKNOWN if pending else status.power
+        seen = unit.seen if unit.seen is not Power.UNKNOWN else recorded
         doubt = not unit.asked and not unit.hold and not (unit.kubelet and unit.state is State.READY)
         return Machine(
             name=unit.name,
@@ -301,6 +304,7 @@ class Site:
             labels=self._labels(unit),
             power=seen,
             power_since=when(status.since),
+            seen_at=unit.seen_at,
             wish=wish,
             reached=status.reached,
             failures=record.failures(power),
@@ -310,6 +314,7 @@ class Site:
             there=unit.boot > 0,
             kubelet=unit.kubelet,
             ready=unit.kubelet and unit.state is State.READY and not unit.hold and not unit.asked,
+            admitted=unit.kubelet and unit.state is State.READY,
             doubt=doubt,
             boot_id=str(unit.boot) if unit.boot else "",
             state=unit.state,

@@ -27,6 +27,7 @@ TABLE: Mapping[str, Row] = {
         "Say whether this host's API server keeps the gate.",
     ),
     "logs": (f"{_ROOM}.logs", "logs", "Show what a job's processes print."),
+    "machine": (f"{_ROOM}.machine", "machine", "Keep the scaler's hands off machines, or give them back to it."),
     "mirror": (f"{_ROOM}.mirror", "mirror", "Have the programs that hosts fetch, and print their folder."),
     "node": (f"{_ROOM}.node", "node", "Hold nodes, release them, quarantine them, or have them tested."),
     "pause": (f"{_ROOM}.node", "pause", "Pause the fleet: no node is let in or tested."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gpu_burnin.api.machine_power import Power
 from gpu_burnin.api.names import LEAF_LABEL, RACK_LABEL
 from gpu_burnin.api.record import Ask, State
-from gpu_burnin.scaler.decide import IN_DOUBT, PAUSED, UNREADABLE
+from gpu_burnin.scaler.decide import IN_DOUBT, PAUSED, UNREADABLE, decide
 from gpu_burnin.scaler.model import Answer, Asked, Close, Failed, Observe, Reopen, Rules, SetWish, Switch, Verdict
 from gpu_burnin.system.clock import rfc3339
 from tests.support.scaler_site import Killed, Site, Unit, names_of
@@ -381,7 +382,10 @@ def test_a_bmc_that_lies_is_named() -> None:
     made.carry_out(Observe("off-0"))
     made.run(280)
     assert not unit.power.status.held
-    made.run(60)
+    made.run(30)
+    assert not unit.power.status.held
+    made.carry_out(Observe("off-0"))
+    made.settle()
     assert "its provider says that the power is off, and its kubelet reports" in unit.power.status.held
 
 
@@ -461,3 +465,13 @@ def test_random_sites_come_to_rest_and_power_nothing_off_under_work() -> None:
             _recorded(unit)
         # Those that failed are told; nothing is done twice for ever.
         assert all(not isinstance(act, Failed | Reopen | Close) for act in made.plan().acts)
+
+
+def test_a_node_that_has_never_joined_is_in_nobodys_doubt() -> None:
+    made = site(off=1)
+    world = made.world()
+    stranger = replace(world.machines[0], name="new", switched=False, doubt=True)
+    job = replace(world, machines=(*world.machines, stranger))
+    assert decide(job, made.rules, made.now).braked == ""
+    joined = replace(job, machines=(*world.machines, replace(stranger, there=True)))
+    assert decide(joined, made.rules, made.now).braked == IN_DOUBT

@@ -83,6 +83,11 @@ def test_what_keeps_work_away_keeps_it_from_serving(there: dict[str, Any], ready
     assert machine(there=there).ready is ready
 
 
+def test_a_node_under_test_was_let_in_and_takes_no_work() -> None:
+    found = machine(there=node({"key": NAMES.testing, "effect": "NoSchedule"}))
+    assert found.admitted and not found.ready
+
+
 def test_a_teams_own_node_is_the_teams() -> None:
     assert machine(status=replace(STATUS, team="vision")).labels[TEAM_LABEL] == "vision"
 
@@ -149,7 +154,10 @@ def test_pods_are_counted_by_what_a_shutdown_would_end() -> None:
 def test_power_is_what_this_leader_saw_else_what_was_recorded() -> None:
     wish = Wish(Power.ON, SCALER_USER, "for a/b", SINCE)
     power = MachinePower("gpu-1", MachineSpec(wanted=wish), MachineStatus(Power.OFF, SINCE))
-    assert machine(power=power).power is Power.OFF
+    # Somebody may have ordered it since, and died.
+    assert machine(power=power).power is Power.UNKNOWN
+    reached = replace(power, status=replace(power.status, reached=SINCE))
+    assert machine(power=reached).power is Power.OFF
     seen = Seen(Power.ON, NOW, error="it hangs", wish=SINCE)
     found = machine(power=power, seen=seen)
     assert (found.power, found.error) == (Power.ON, "it hangs")

@@ -23,6 +23,7 @@ KINDS = {
     "ResourceFlavor": f"/apis/{KUEUE}/resourceflavors",
     "Topology": f"/apis/{KUEUE}/topologies",
     "AdmissionCheck": f"/apis/{KUEUE}/admissionchecks",
+    "ProvisioningRequestConfig": f"/apis/{KUEUE}/provisioningrequestconfigs",
     "WorkloadPriorityClass": f"/apis/{KUEUE}/workloadpriorityclasses",
 }
 NAMESPACES = "/api/v1/namespaces"
