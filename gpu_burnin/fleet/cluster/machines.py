@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound
@@ -22,15 +23,25 @@ def machine_of(api: KubeApi, names: Names, name: str) -> MachinePower | None:
     return parse_machine(found) if found is not None else None
 
 
+def powered_off(kubeconfig: Path, domain: str) -> frozenset[str]:
+    """The machines that are off because that is wanted; none where the cluster knows none. Raises GpuBurninError."""
+    api, names = KubeApi(kubeconfig), Names(domain)
+    try:
+        items = [*api.items(machines_path(names), f"list the {MACHINE_KIND}s")]
+    except NotFound:
+        return frozenset()
+    return frozenset(machine.name for machine in map(parse_machine, items) if machine.off)
+
+
 def hold(api: KubeApi, names: Names, name: str, who: str, why: str, now: datetime) -> str:
     """Keep the scaler's hands off a machine; what became of that, in a sentence. Raises ApiError and MachineError."""
 
-    def asked(machine: MachinePower) -> list[dict[str, Any]]:
+    def patch_of(machine: MachinePower) -> list[dict[str, Any]]:
         if active(machine.spec.hold, now) is not None:
             return []
         return [{"op": "add", "path": "/spec/hold", "value": to_json(Ask(who, why, rfc3339(now)))}]
 
-    done, machine = _change(api, names, name, asked)
+    done, machine = _change(api, names, name, patch_of)
     if not done and machine.spec.hold is not None:
         return f"{name}: {machine.spec.hold.who} holds it already: {machine.spec.hold.why}"
     return f"{name}: the scaler leaves it as it is ({machine.status.power}) until `muster machine release {name}`"
@@ -39,7 +50,7 @@ def hold(api: KubeApi, names: Names, name: str, who: str, why: str, now: datetim
 def release(api: KubeApi, names: Names, name: str, who: str, why: str, now: datetime) -> str:
     """End a hold, and what a failure keeps for a person; what became of that. Raises ApiError and MachineError."""
 
-    def asked(machine: MachinePower) -> list[dict[str, Any]]:
+    def patch_of(machine: MachinePower) -> list[dict[str, Any]]:
         patch: list[dict[str, Any]] = [{"op": "remove", "path": "/spec/hold"}] if machine.spec.hold is not None else []
         if machine.status.held and (
             machine.spec.release is None or machine.spec.release.since <= machine.status.held_since
@@ -47,12 +58,12 @@ def release(api: KubeApi, names: Names, name: str, who: str, why: str, now: date
             patch.append({"op": "add", "path": "/spec/release", "value": to_json(Ask(who, why, rfc3339(now)))})
         return patch
 
-    done, _ = _change(api, names, name, asked)
+    done, _ = _change(api, names, name, patch_of)
     return f"{name}: the scaler may switch it again" if done else f"{name}: nothing keeps it from the scaler"
 
 
-def _change(api: KubeApi, names: Names, name: str, asked: Any) -> tuple[bool, MachinePower]:
-    """Write what `asked` gives for the newest one; whether there was need to."""
+def _change(api: KubeApi, names: Names, name: str, patch_of: Any) -> tuple[bool, MachinePower]:
+    """Write what `patch_of` gives for the newest one; whether there was need to."""
     path = machines_path(names, name)
     for _ in range(_MOST_TRIES):
         try:
@@ -62,7 +73,7 @@ def _change(api: KubeApi, names: Names, name: str, asked: Any) -> tuple[bool, Ma
                 f"{name}: it has no {MACHINE_KIND}, so the scaler does not switch it; give it fleet_power, and run "
                 "site.yml"
             ) from error
-        patch = asked(machine)
+        patch = patch_of(machine)
         if not patch:
             return False, machine
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": machine.version}
