@@ -14,8 +14,8 @@ from gpu_burnin.admission.decide.times import LONG_AGO, later, when
 from gpu_burnin.api.machine_power import Power
 from gpu_burnin.api.record import State
 from gpu_burnin.scaler.model import (
-    NOT_READY,
-    POWER_FAILED,
+    LATE,
+    POWER_ORDER,
     SICK,
     Act,
     Close,
@@ -99,7 +99,7 @@ def steps(machine: Machine, rules: Rules, now: datetime) -> Iterator[Act]:
         case Stage.STOPPING:
             yield from _stop(machine, rules, now)
         case Stage.OFF | Stage.ASTRAY if _reports_without_power(machine, now):
-            yield Failed(machine.name, POWER_FAILED, _lie(machine), held=True)
+            yield Failed(machine.name, POWER_ORDER, _lie(machine), held=True)
         case Stage.OFF if machine.there and not (machine.hold or machine.asked):
             yield Close(machine.name, "its power is off")
         case Stage.ASTRAY:
@@ -129,11 +129,11 @@ def _start(machine: Machine, rules: Rules, now: datetime) -> Iterator[Act]:
     assert wish is not None
     since = when(wish.since) or LONG_AGO
     if machine.error:
-        yield _failure(machine, rules, POWER_FAILED, machine.error)
+        yield _failure(machine, rules, POWER_ORDER, machine.error)
     elif machine.power is Power.UNKNOWN:
         yield Observe(name)
     elif machine.power is Power.OFF and machine.kubelet and machine.boot_id != wish.boot_id:
-        yield Failed(name, POWER_FAILED, _lie(machine), held=True)
+        yield Failed(name, POWER_ORDER, _lie(machine), held=True)
     elif machine.failed is not None and machine.failed[0] >= since:
         message = f"{name}: it was put on, and its burn-in found {machine.failed[1]}"
         yield _failure(machine, rules, SICK, message)
@@ -142,7 +142,7 @@ def _start(machine: Machine, rules: Rules, now: datetime) -> Iterator[Act]:
     elif now >= later(since, rules.ready_within_s):
         seen = "its kubelet reports" if machine.kubelet else "its kubelet does not report"
         late = f"{name}: it does not take work {rules.ready_within_s:.0f} s after it was wanted"
-        yield _failure(machine, rules, NOT_READY, f"{late} ({seen}); look at its console")
+        yield _failure(machine, rules, LATE, f"{late} ({seen}); look at its console")
     elif machine.power is Power.OFF:
         yield Switch(name, Power.ON)
     elif machine.hold and machine.kubelet and machine.boot_id != wish.boot_id:
@@ -199,7 +199,7 @@ def _stop(machine: Machine, rules: Rules, now: datetime) -> Iterator[Act]:
         yield Close(name, wish.why, leave=True)
     elif machine.error:
         if not _failed(machine):
-            yield _failure(machine, rules, POWER_FAILED, machine.error)
+            yield _failure(machine, rules, POWER_ORDER, machine.error)
         elif now >= later(when(machine.failure.at) or LONG_AGO, rules.retry_s):  # type: ignore[union-attr]
             yield Observe(name)
     elif machine.power is Power.UNKNOWN:

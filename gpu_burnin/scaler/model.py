@@ -12,7 +12,7 @@ from gpu_burnin.api.machine_power import Failure, Power, Wish
 from gpu_burnin.api.record import Place, State
 
 # The code of a failure: the provider's, the burn-in's, or that of a machine that never came.
-POWER_FAILED, SICK, NOT_READY = "POWER_FAILED", "SICK", "NOT_READY"
+POWER_ORDER, SICK, LATE = "POWER", "SICK", "LATE"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from gpu_burnin.admission.service.campaign import Campaign
 from gpu_burnin.admission.service.journal import Journal
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.api.names import SCALER_LEASE
-from gpu_burnin.scaler.course import Stage
+from gpu_burnin.scaler.course import Stage, stage
 from gpu_burnin.scaler.decide import IN_DOUBT, PAUSED, UNREADABLE, decide
 from gpu_burnin.scaler.model import Asked
 from gpu_burnin.scaler.settings import ScalerConfig, providers
@@ -70,6 +70,11 @@ class Service(Campaign[Term]):
                 return []
             return [({}, float(sum(one.state is Asked.OPEN for one in term.known.requests)))]
 
+        def off() -> Iterable[_Sample]:
+            term = self.term
+            names = [one.name for one in term.known.machines if stage(one) is Stage.OFF] if term is not None else []
+            return [({"node": name}, 1.0) for name in names]
+
         def braked() -> Iterable[_Sample]:
             term = self.term
             return [({"brake": one}, float(term.plan.braked == one)) for one in _BRAKES] if term is not None else []
@@ -82,6 +87,7 @@ class Service(Campaign[Term]):
         return {
             "leader": ("1 while this process leads.", lambda: [({}, float(self.leadership.held()))]),
             "machines": ("Machines that the scaler switches, by where they stand.", machines),
+            "off": ("1 for each machine that is off because that is wanted.", off),
             "requests_waiting": ("ProvisioningRequests that wait for machines.", requests),
             "braked": ("1 while a brake holds everything.", braked),
             "last_heard_seconds": ("Since the API server last said something on a watch; bookmarks come.", last_heard),

@@ -23,7 +23,7 @@ from gpu_burnin.api.names import PROVISIONER_USER, SCALER_USER, Names
 from gpu_burnin.api.record import Hardware, Place
 from tests.integration.admitter_fleet import Machine, Process
 from tests.integration.gate import NODES
-from tests.integration.kube import STRATEGIC_PATCH, Client, Server, free_ports, gate_file, render, until
+from tests.integration.kube import JSON_PATCH, STRATEGIC_PATCH, Client, Server, free_ports, gate_file, render, until
 from tests.support.admission_helpers import Signer, new_host_key
 
 NAMES = Names()
@@ -137,6 +137,17 @@ class Cloud:
             machine.register()
         machine.publish()
         until(f"the report of {machine.name}", machine.report, 60)
+        until(f"the taints of {machine.name}", lambda: self._well(machine.name), 60)
+
+    def _well(self, name: str) -> bool:
+        """Whether the taint of a node that is not ready is gone: there is no controller manager that takes it away."""
+        root = self.server.client("break-glass", ["system:masters"])
+        node = root.request("GET", f"{NODES}/{name}").body
+        taints = node["spec"].get("taints", [])
+        left = [taint for taint in taints if not taint["key"].startswith("node.kubernetes.io/")]
+        test = {"op": "test", "path": "/metadata/resourceVersion", "value": node["metadata"]["resourceVersion"]}
+        patch = [test, {"op": "add", "path": "/spec/taints", "value": left}]
+        return left == taints or root.request("PATCH", f"{NODES}/{name}", patch, JSON_PATCH).status == 200
 
     def _silent(self, client: Client, name: str) -> None:
         condition = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": ""}

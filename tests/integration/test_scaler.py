@@ -1,4 +1,7 @@
-"""The scaler on a real API server: who may say what of a machine, and machines that come and go while leaders die."""
+"""The scaler on a real API server: who may say what of a machine, and machines that come and go while leaders die.
+
+Only here: the rights and policies of machines by each identity, and a leader killed between an order and its record.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,7 @@ def test_an_admin_holds_and_releases_machines_and_reads_what_was_done(known: Ser
     done = run("machine", "hold", machine, "--reason", "cable")
     assert (done.exit_code, f"{machine}: the scaler leaves it as it is" in done.output) == (0, True), done.output
     own = known.client(SCALER_USER)
-    status = {"power": "off", "failures": 2, "held": "NOT_READY: late", "heldSince": TIME}
+    status = {"power": "off", "failures": 2, "held": "LATE: late", "heldSince": TIME}
     changes = [{"at": TIME, "what": "failed", "message": "it does not take work", "who": SCALER_USER}]
     assert change(own, machine, {"status": {**status, "changes": changes}}, "/status").status == 200
     assert "ann@example.com holds it already: cable" in run("machine", "hold", machine, "--reason", "x").output

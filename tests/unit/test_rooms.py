@@ -49,7 +49,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "device": _may("system"),
     "hardware": _may("system"),
     "settings": _may("api", "system"),
-    # Redfish and programs: the repair ladder's actions on the controller and the scaler on the API servers' hosts use it.
+    # Redfish and programs: the repair ladder on the controller and the scaler on the API servers' hosts switch by it.
     "power": _GROUND,
     # What crosses a border between node, cluster and controller stands where all three can read it.
     "api": _may("system"),

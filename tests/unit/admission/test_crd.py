@@ -146,7 +146,7 @@ def test_a_machine_power_is_kept_whole_and_bounded() -> None:
     supply = Supply("cloud", "10.0.0.1", "1", "u", "s", {"type": "p5"})
     wish = Wish(Power.ON, "muster:scaler", "for a/b", TIME, "a/b", "boot")
     spec = MachineSpec(supply, 8, "h100", record.Place("r", "l", "f"), wish, ASK, ASK)
-    failure = Failure(TIME, "NOT_READY", "late", TIME)
+    failure = Failure(TIME, "LATE", "late", TIME)
     change = Change(TIME, "on", "x", "muster:scaler")
     status = MachineStatus(Power.ON, TIME, 1, failure, "held", TIME, TIME, (change,))
     assert list(unknown({"spec": to_json(spec), "status": to_json(status)}, schema)) == []

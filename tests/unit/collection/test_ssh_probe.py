@@ -111,7 +111,7 @@ def test_machines_that_are_switched_off_are_left_out_and_no_share_counts_them(tm
             )
         nodes, kubeconfig = ["gpu-1", "gpu-2", "gpu-3"], str(api.kubeconfig(tmp_path / "kubeconfig"))
         done = run(tmp_path / "k", down("gpu-1", "gpu-2"), nodes=nodes, share=0.0, scaler_kubeconfig=kubeconfig)
-        assert (done["absent"], done["off"]) == (["gpu-1", "gpu-2"], ["gpu-1", "gpu-2"])
+        assert (done["absent"], done["switched_off"]) == (["gpu-1", "gpu-2"], ["gpu-1", "gpu-2"])
         assert done["left_out"] == ["gpu-1, gpu-2: the scaler has switched it off; it comes back when a job needs it"]
         # One that should be on is as silent as any.
         with pytest.raises(ProblemsFound):

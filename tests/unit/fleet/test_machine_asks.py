@@ -53,7 +53,7 @@ def test_a_hold_stands_until_it_is_released(api: FakeApi, kube: KubeApi) -> None
 
 
 def test_what_failed_twice_is_released_once_and_counts_no_more(api: FakeApi, kube: KubeApi) -> None:
-    put(api, failures=2, held="NOT_READY: late", heldSince="2026-11-27T11:00:00.000Z")
+    put(api, failures=2, held="LATE: late", heldSince="2026-11-27T11:00:00.000Z")
     assert record.held(machine(api))
     assert "may switch it again" in release(kube, NAMES, "gpu-1", "ann", "cable", NOW)
     assert not record.held(machine(api)) and record.failures(machine(api)) == 0

@@ -89,7 +89,7 @@ def test_one_that_never_comes_is_put_off_and_tried_once_more_then_it_is_a_person
     made.run(4000)
     assert not unit.on and unit.power.status.failures == 1 and job.begun is None
     made.run(8000)
-    assert unit.power.status.held.startswith("NOT_READY: off-0: it does not take work 3600 s after it was wanted")
+    assert unit.power.status.held.startswith("LATE: off-0: it does not take work 3600 s after it was wanted")
     orders = len([act for act in made.history if isinstance(act, Switch)])
     made.run(20000)
     assert len([act for act in made.history if isinstance(act, Switch)]) == orders
@@ -109,7 +109,7 @@ def test_a_bmc_that_does_not_answer_costs_the_job_no_more_than_the_next_machine(
     made.run(1200)
     assert job.on == ["off-1"]
     failure = made.units["off-0"].power.status.last_failure
-    assert failure is not None and failure.code == "POWER_FAILED"
+    assert failure is not None and failure.code == "POWER"
 
 
 def test_without_enough_machines_none_is_put_on_and_the_request_fails_with_figures() -> None:

@@ -24,7 +24,7 @@ def test_a_wish_names_who_why_and_what_for() -> None:
 
 def test_failures_count_until_it_comes_on_and_going_off_is_no_success() -> None:
     one = record.with_wish(GPU_1, SetWish("gpu-1", Power.ON, "x"), NOW)
-    one = record.with_outcome(one, Failed("gpu-1", "NOT_READY", "gpu-1: late"), NOW)
+    one = record.with_outcome(one, Failed("gpu-1", "LATE", "gpu-1: late"), NOW)
     assert one.status.failures == 1 and one.status.last_failure is not None
     off = record.with_wish(one, SetWish("gpu-1", Power.OFF, "x"), NOW + timedelta(seconds=1))
     off = record.with_outcome(off, Reached("gpu-1", "off"), NOW)
@@ -36,13 +36,13 @@ def test_failures_count_until_it_comes_on_and_going_off_is_no_success() -> None:
 def test_what_a_person_released_begins_anew() -> None:
     one = record.with_wish(GPU_1, SetWish("gpu-1", Power.ON, "x"), NOW)
     for held in (False, True):
-        one = record.with_outcome(one, Failed("gpu-1", "NOT_READY", "gpu-1: late", held=held), NOW)
-    assert record.held(one) == "NOT_READY: gpu-1: late" and record.failures(one) == 2
+        one = record.with_outcome(one, Failed("gpu-1", "LATE", "gpu-1: late", held=held), NOW)
+    assert record.held(one) == "LATE: gpu-1: late" and record.failures(one) == 2
     early = replace(one, spec=replace(one.spec, release=Ask("ann", "x", "2026-11-27T11:00:00.000Z")))
     assert record.held(early)
     free = replace(one, spec=replace(one.spec, release=Ask("ann", "x", "2026-11-27T12:00:01.000Z")))
     assert (record.held(free), record.failures(free)) == ("", 0)
-    again = record.with_outcome(free, Failed("gpu-1", "NOT_READY", "late"), NOW)
+    again = record.with_outcome(free, Failed("gpu-1", "LATE", "late"), NOW)
     assert (again.status.failures, again.status.held) == (1, "")
 
 

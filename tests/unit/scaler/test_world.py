@@ -165,8 +165,8 @@ def test_power_is_what_this_leader_saw_else_what_was_recorded() -> None:
 
 
 def test_a_person_may_keep_it_and_release_it() -> None:
-    held = MachineStatus(Power.ON, SINCE, failures=2, held="NOT_READY: gone", held_since="2026-11-27T11:00:00.000Z")
-    assert machine(power=MachinePower("gpu-1", MachineSpec(), held)).held == "NOT_READY: gone"
+    held = MachineStatus(Power.ON, SINCE, failures=2, held="LATE: gone", held_since="2026-11-27T11:00:00.000Z")
+    assert machine(power=MachinePower("gpu-1", MachineSpec(), held)).held == "LATE: gone"
     release = Ask("ann", "cable", "2026-11-27T11:30:00.000Z")
     found = machine(power=MachinePower("gpu-1", MachineSpec(release=release), held))
     assert (found.held, found.failures) == ("", 0)

@@ -79,12 +79,12 @@ options:
         switches none.
     type: str
     default: ""
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   domain:
     description: Domain of the fleet's names in the cluster.
     type: str
     default: muster.dev
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   timeout_s:
     description: Time limit in seconds for each of connecting, banner, key exchange and login.
     type: float
@@ -144,7 +144,7 @@ absent:
   type: list
   elements: str
   sample: [node-7]
-off:
+switched_off:
   description: Names of the O(nodes) whose machines the scaler has switched off.
   returned: success
   type: list

@@ -74,7 +74,7 @@ def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[i
         "hosts": [as_json(result) for result in results],
         "pinned": pinned,
         "absent": absent,
-        "off": off,
+        "switched_off": off,
         "left_out": [
             *doubt,
             *(problem.line() for problem in told),
