@@ -17,6 +17,7 @@ from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, a
 from gpu_burnin.admission.objects import covers
 from gpu_burnin.api.crd import definitions
 from gpu_burnin.api.heartbeat import heartbeats_path
+from gpu_burnin.api.machine_power import machines_path
 from gpu_burnin.api.names import HEARTBEAT_KIND, KIND, Names
 from gpu_burnin.api.record import Hardware, Identity, NodeAdmission, Place, Proof, Spec, document, parse
 from gpu_burnin.system.codec import to_json
@@ -70,15 +71,22 @@ def define(
     names: Names,
     *,
     apply: bool,
+    machines: bool = False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, ...]:
-    """Have the CRDs as this version makes them, and served; those that were (or would be) written. Raises ApiError."""
-    written = tuple(
-        wanted["metadata"]["name"] for wanted in definitions(names) if _write_definition(api, wanted, apply=apply)
-    )
+    """Have the CRDs as this version makes them, and served; those that were (or would be) written. Raises ApiError.
+
+    `machines`: that of MachinePower, too.
+    """
+    wanted = definitions(names, machines=machines)
+    written = tuple(one["metadata"]["name"] for one in wanted if _write_definition(api, one, apply=apply))
     if apply:
-        served = {names.crd: admissions_path(names), names.heartbeat_crd: heartbeats_path(names)}
+        served = {
+            names.crd: admissions_path(names),
+            names.heartbeat_crd: heartbeats_path(names),
+            names.machine_crd: machines_path(names),
+        }
         deadline = clock() + SERVED_WITHIN_S
         for name in written:
             _await_served(api, name, served[name], deadline, clock, sleep)
@@ -136,6 +144,7 @@ def provision(
     nodes: Collection[str],
     *,
     apply: bool,
+    machines: bool = False,
     carried: Mapping[str, tuple[int, str]],
     keep: Callable[[str, str, int, str], None],
 ) -> Provisioned:
@@ -148,7 +157,7 @@ def provision(
     `carried` are the highest sequences (and their reports) that the controller knows: they begin an entry, or a key,
     that is new. `keep` is told of them (node, host key, sequence, report) before an entry, or a key, goes.
     """
-    defined = define(api, names, apply=apply)
+    defined = define(api, names, apply=apply, machines=machines)
     known = {} if names.crd in defined and not apply else entries(api, names)
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}

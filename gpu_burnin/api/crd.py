@@ -1,5 +1,5 @@
-"""The CustomResourceDefinitions of NodeAdmission and AgentHeartbeat, made of the types in record.py and of Heartbeat:
-what is not in them is not kept.
+"""The CustomResourceDefinitions of the fleet, made of the types in record.py, heartbeat.py and machine_power.py: what
+is not in them is not kept.
 
 Every text, list and map is bounded, so that no writer can fill etcd with one object.
 """
@@ -13,7 +13,17 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from gpu_burnin.api.heartbeat import Heartbeat
-from gpu_burnin.api.names import HEARTBEAT_KIND, HEARTBEAT_PLURAL, KIND, PLURAL, VERSION, Names
+from gpu_burnin.api.machine_power import MachineSpec, MachineStatus
+from gpu_burnin.api.names import (
+    HEARTBEAT_KIND,
+    HEARTBEAT_PLURAL,
+    KIND,
+    MACHINE_KIND,
+    MACHINE_PLURAL,
+    PLURAL,
+    VERSION,
+    Names,
+)
 from gpu_burnin.api.record import Spec, Status
 from gpu_burnin.system.codec import json_fields
 
@@ -40,12 +50,23 @@ HEARTBEAT_COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Started", "date", ".spec.startedAt"),
     ("Boot", "string", ".spec.bootID"),
 )
+MACHINE_COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("Power", "string", ".status.power"),
+    ("Wanted", "string", ".spec.wanted.power"),
+    ("Since", "date", ".spec.wanted.since"),
+    ("Why", "string", ".spec.wanted.why"),
+    ("Model", "string", ".spec.model"),
+    ("Held", "string", ".status.held"),
+    ("Failures", "integer", ".status.failures"),
+    ("Provider", "string", ".spec.supply.provider"),
+    ("Request", "string", ".spec.wanted.request"),
+)
 _IN_FRONT = 6
 
 
-def definitions(names: Names) -> tuple[dict[str, Any], ...]:
-    """All of the fleet, as the API server wants them."""
-    return crd(names), heartbeat_crd(names)
+def definitions(names: Names, *, machines: bool = False) -> tuple[dict[str, Any], ...]:
+    """All of the fleet, as the API server wants them; `machines`: with what the scaler switches."""
+    return crd(names), heartbeat_crd(names), *([machine_crd(names)] if machines else [])
 
 
 def crd(names: Names) -> dict[str, Any]:
@@ -71,6 +92,17 @@ def heartbeat_crd(names: Names) -> dict[str, Any]:
     return _definition(
         names.heartbeat_crd, names.domain, kinds, HEARTBEAT_COLUMNS, {"schema": {"openAPIV3Schema": schema}}
     )
+
+
+def machine_crd(names: Names) -> dict[str, Any]:
+    """MachinePower's."""
+    schema = {
+        "type": "object",
+        "description": "The power of a machine that the scaler switches: what is wanted, and what was seen.",
+        "properties": {"spec": _schema(MachineSpec), "status": _schema(MachineStatus)},
+    }
+    kept = {"subresources": {"status": {}}, "schema": {"openAPIV3Schema": schema}}
+    return _definition(names.machine_crd, names.domain, (MACHINE_KIND, MACHINE_PLURAL, "mp"), MACHINE_COLUMNS, kept)
 
 
 def _definition(

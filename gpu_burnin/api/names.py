@@ -19,6 +19,7 @@ CONDITION = "GPUVerified"
 NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
 ADMITTER_USER = "muster:admitter"
 PROVISIONER_USER = "muster:provisioner"
+SCALER_USER = "muster:scaler"
 KUEUE_USER, JOBSET_USER = "muster:kueue", "muster:jobset"
 # What people of teams are in by their certificates, and what they may do in the namespace of their team.
 USERS_GROUP = "muster:users"
@@ -32,11 +33,16 @@ MANAGED_BY: Mapping[str, str] = {"app.kubernetes.io/managed-by": "muster"}
 # Where the admitter's Lease and the pause switch are.
 SYSTEM_NAMESPACE = "muster-system"
 LEASE = "muster-admitter"
+SCALER_LEASE = "muster-scaler"
 PAUSE = "muster-pause"
 KIND, PLURAL, VERSION = "NodeAdmission", "nodeadmissions", "v1"
 # Kueue's objects of the fleet: the check, the tree of places, who shares, and the queue of each team's namespace.
 CHECK, TOPOLOGY, COHORT, LOCAL_QUEUE = "verified", "fleet", "fleet", "default"
+# With machines that are switched: the check that waits for them, and by which requests Kueue has them provided.
+POWER_CHECK, KUEUE_PROVISIONING = "powered", "kueue.x-k8s.io/provisioning-request"
 HEARTBEAT_KIND, HEARTBEAT_PLURAL = "AgentHeartbeat", "agentheartbeats"
+# Machines that the scaler switches on and off.
+MACHINE_KIND, MACHINE_PLURAL = "MachinePower", "machinepowers"
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Names:
 
     @property
     def api_version(self) -> str:
-        """apiVersion of a NodeAdmission and of an AgentHeartbeat."""
+        """apiVersion of a NodeAdmission, of an AgentHeartbeat and of a MachinePower."""
         return f"{self.domain}/{VERSION}"
 
     @property
@@ -134,3 +140,8 @@ class Names:
     def heartbeat_crd(self) -> str:
         """Name of the CustomResourceDefinition of AgentHeartbeat."""
         return f"{HEARTBEAT_PLURAL}.{self.domain}"
+
+    @property
+    def machine_crd(self) -> str:
+        """Name of the CustomResourceDefinition of MachinePower."""
+        return f"{MACHINE_PLURAL}.{self.domain}"

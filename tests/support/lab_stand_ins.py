@@ -63,6 +63,12 @@ spec: {versions: [{name: v1beta2, served: true, storage: true}, {name: v1alpha2,
     "rbac/role.yaml": "{kind: ClusterRole, metadata: {name: manager-role}}",
     "webhook/manifests.yaml": "{kind: MutatingWebhookConfiguration, metadata: {name: hooks}}",
 }
+_BESIDE = """
+kind: CustomResourceDefinition
+apiVersion: apiextensions.k8s.io/v1
+metadata: {name: requests}
+spec: {versions: [{name: v1, served: true, storage: true}]}
+"""
 _MMDEBSTRAP = """#!/bin/sh
 trap 'echo "ended image" >>"$STAND_IN/calls"; exit 1' TERM
 for last; do :; done
@@ -95,6 +101,9 @@ class Machine:
             path = self.root / "module/config/components" / name
             path.parent.mkdir(parents=True)
             path.write_text(text)
+        beside = self.root / "module/config/crd/autoscaling.x-k8s.io_provisioningrequests.yaml"
+        beside.parent.mkdir()
+        beside.write_text(_BESIDE)
 
     @property
     def cache(self) -> Path:

@@ -15,6 +15,7 @@ from gpu_burnin.admission.decide.words import PAUSED
 from gpu_burnin.admission.jobs.brake import RetryBrake
 from gpu_burnin.admission.jobs.decide import (
     LOOK_AGAIN_S,
+    NODES_LATER,
     Demand,
     NodeFacts,
     Reason,
@@ -95,7 +96,7 @@ class JobChecker:
             return None
         job = self._jobs.setdefault(key, _Job())
         job.uid = workload.uid
-        if workload.admitted:
+        if workload.admitted and not _owes_a_word(workload, check):
             return self._started(workload, job)
         job.nodes = workload.nodes
         if check.state not in (CheckState.PENDING, CheckState.READY):
@@ -108,7 +109,13 @@ class JobChecker:
         verdict = self._verdict(workload, facts, now)
         if self._is_too_early(job, unjudged=verdict.reason is Reason.UNJUDGED_NODE):
             return later(now, LOOK_SOON_S)
+        if workload.admitted and verdict.state is CheckState.PENDING and verdict.node:
+            # It has begun, on nodes that nobody saw before: it does not wait on them.
+            message = f"nodes are chosen again, because of {verdict.why}"
+            verdict = replace(verdict, state=CheckState.RETRY, message=message)
         verdict = self._braked(workload, verdict, now)
+        if workload.admitted and verdict.state is CheckState.PENDING:
+            return later(now, LOOK_AGAIN_S)
         if verdict.tests:
             job.tests, job.tests_s = verdict.tests, self.monotonic_s()
         self._tell(workload, check, verdict, job, now)
@@ -194,9 +201,10 @@ class JobChecker:
     def _tell(self, workload: Workload, check: Check, verdict: Verdict, job: _Job, now: datetime) -> None:
         """Write a verdict that is news."""
         now_s, changed = self.monotonic_s(), check.state != verdict.state
-        if not changed and (verdict.state is CheckState.READY or check.message == verdict.message):
+        late = workload.admitted and check.message == NODES_LATER
+        if not changed and ((verdict.state is CheckState.READY and not late) or check.message == verdict.message):
             return
-        if not changed and now_s < job.said_s + SAY_EVERY_S:
+        if not (changed or late) and now_s < job.said_s + SAY_EVERY_S:
             return
         value: dict[str, Any] = {
             "name": check.name,
@@ -276,3 +284,8 @@ class JobChecker:
             return self.api.patch(path, patch, what)
         finally:
             self.metrics.patched(self.monotonic_s() - began_s)
+
+
+def _owes_a_word(workload: Workload, check: Check) -> bool:
+    """Whether it was let go before there were nodes to judge, and has them now."""
+    return check.state == CheckState.READY and check.message == NODES_LATER and bool(workload.nodes)

@@ -105,6 +105,10 @@ class Blocker:
     test: str = ""
 
 
+# What is told of a job whose nodes are chosen when all checks are Ready: they are judged then.
+NODES_LATER = "Kueue chooses its nodes when all checks are Ready, and they are judged then"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The answer. `why` is what is in the way, in `message` too; `node` the first of the nodes that are.
@@ -210,8 +214,7 @@ def _without_nodes(workload: Workload) -> Verdict | None:
     if not workload.gpus:
         return Verdict(CheckState.READY, Reason.NO_GPUS, "it asks for no GPUs, so no proof is asked of its nodes")
     if workload.delayed:
-        message = "Kueue chooses its nodes when all checks are Ready, so they are not judged here"
-        return Verdict(CheckState.READY, Reason.NODES_LATER, message)
+        return Verdict(CheckState.READY, Reason.NODES_LATER, NODES_LATER)
     if workload.level:
         why = (
             f"its Topology, whose last level is {workload.level}, which names no nodes: give it the last level "

@@ -1,5 +1,5 @@
-"""What the admitter tells: lines of JSON on standard output, entries with fields of the journal where that is its
-output, and Kubernetes events, in the background."""
+"""What the admitter, and services like it, tell: lines of JSON on standard output, entries with fields of the journal
+where that is its output, and Kubernetes events, in the background."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def node_reference(name: str) -> dict[str, str]:
     return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
 
 
-def lease_reference() -> dict[str, str]:
+def lease_reference(lease: str = LEASE) -> dict[str, str]:
     """The admitters' Lease, for events on the fleet as a whole."""
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": LEASE, "namespace": SYSTEM_NAMESPACE}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": lease, "namespace": SYSTEM_NAMESPACE}
 
 
 # What calls for somebody to look.
@@ -62,13 +62,14 @@ class Journal:
     out: TextIO = field(default_factory=lambda: sys.stdout)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     native: Callable[[Entry], bool] = _native
+    component: str = COMPONENT
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def say(self, message: str, **more: object) -> None:
         """One sentence on the service itself."""
         text = self._text({"kind": "message", "message": message, **more})
         node, pod = (str(more.get(name, "")) for name in ("node", "pod"))
-        self._write(Entry(text, COMPONENT, kind="message", node=node, pod=pod))
+        self._write(Entry(text, self.component, kind="message", node=node, pod=pod))
 
     def transition(self, node: str, change: Transition) -> None:
         """One change of a node's state."""
@@ -77,7 +78,7 @@ class Journal:
         priority = Priority.WARNING if change.after in _ALARMING else Priority.INFO
         self._write(
             Entry(
-                text, COMPONENT, priority, "transition", node,
+                text, self.component, priority, "transition", node,
                 code=change.code, before=change.before, after=change.after, who=change.who,
             )
         )  # fmt: skip
@@ -102,6 +103,7 @@ class _Event(NamedTuple):
     reason: str
     message: str
     good: bool
+    component: str
 
     def document(self) -> dict[str, Any]:
         """As the API has it."""
@@ -114,8 +116,8 @@ class _Event(NamedTuple):
             "reason": self.reason,
             "message": self.message,
             "type": "Normal" if self.good else "Warning",
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
+            "source": {"component": self.component},
+            "reportingComponent": self.component,
             "firstTimestamp": time_text,
             "lastTimestamp": time_text,
             "count": 1,
@@ -135,6 +137,7 @@ class EventRecorder:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     busy: Callable[[], bool] = lambda: False
     wait: Callable[[float], object] = time.sleep
+    component: str = COMPONENT
     _urgent: deque[_Event] = field(default_factory=deque)
     _waiting: deque[_Event] = field(default_factory=deque)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -154,6 +157,10 @@ class EventRecorder:
     def alarm(self, namespace: str, reference: Mapping[str, str], reason: str, message: str) -> None:
         """Tell of something that a person should look at."""
         self._add(namespace, reference, reason, message, False)
+
+    def notice(self, namespace: str, reference: Mapping[str, str], reason: str, message: str) -> None:
+        """Tell of something that goes well."""
+        self._add(namespace, reference, reason, message, True)
 
     def run(self) -> None:
         """Write until closed."""
@@ -184,7 +191,7 @@ class EventRecorder:
             self._changed.notify_all()
 
     def _add(self, namespace: str, reference: Mapping[str, str], reason: str, message: str, good: bool) -> None:
-        event = _Event(self.now(), namespace, reference, reason, message[:1024], good)
+        event = _Event(self.now(), namespace, reference, reason, message[:1024], good, self.component)
         with self._changed:
             if len(self) >= MOST_EVENTS:
                 self.metrics.add("events", {"result": "dropped"})

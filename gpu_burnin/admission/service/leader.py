@@ -24,7 +24,6 @@ WRITE_S = 9.0
 RENEW_S = 4.0
 RETRY_S = 1.0
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases"
-_PATH = f"{LEASES}/{LEASE}"
 _CLOCKS = (time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME, time.CLOCK_REALTIME)
 
 
@@ -41,17 +40,22 @@ def clocks() -> tuple[float, ...]:
 class Leadership:
     """Whether this process may write now. No other process, of this host or before this one, has its `identity`.
 
-    `api` must not ask this object before it writes: it writes the Lease.
+    `api` must not ask this object before it writes: it writes the Lease, of the name `lease`.
     """
 
     api: KubeApi
     identity: str
     clocks: Callable[[], tuple[float, ...]] = clocks
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    lease: str = LEASE
     _sent: tuple[float, ...] | None = None
     _version: str = ""
     _seen: tuple[str, float] = ("", 0.0)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def _path(self) -> str:
+        return f"{LEASES}/{self.lease}"
 
     def held(self) -> bool:
         """Whether the last renewal was sent less than WRITE_S ago, by every clock, none of which went back."""
@@ -63,7 +67,7 @@ class Leadership:
     def check(self) -> None:
         """Raises NotLeader unless this process may write now."""
         if not self.held():
-            raise NotLeader(f"{self.identity}: the Lease {LEASE} is not (or no longer) its own")
+            raise NotLeader(f"{self.identity}: the Lease {self.lease} is not (or no longer) its own")
 
     def campaign(self) -> float:
         """Take or renew the Lease, once. Returns the seconds after which to do so again.
@@ -72,7 +76,7 @@ class Leadership:
         """
         with self._lock:
             sent = self.clocks()
-            lease = self.api.find(_PATH, f"read the Lease {SYSTEM_NAMESPACE}/{LEASE}")
+            lease = self.api.find(self._path, f"read the Lease {SYSTEM_NAMESPACE}/{self.lease}")
             if lease is None:
                 return self._take(sent, None)
             spec = lease.get("spec") or {}
@@ -96,11 +100,11 @@ class Leadership:
                 return
             self._sent = None
             try:
-                lease = self.api.find(_PATH)
+                lease = self.api.find(self._path)
                 spec = (lease or {}).get("spec") or {}
                 if lease is not None and spec.get("holderIdentity") == self.identity:
                     self.api.replace(
-                        _PATH, {**lease, "spec": {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}}
+                        self._path, {**lease, "spec": {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}}
                     )
             except (ApiError, Conflict):
                 return
@@ -118,12 +122,12 @@ class Leadership:
         }
         try:
             if lease is None:
-                meta = {"name": LEASE, "namespace": SYSTEM_NAMESPACE}
+                meta = {"name": self.lease, "namespace": SYSTEM_NAMESPACE}
                 document = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
-                self.api.create(LEASES, document, f"create the Lease {SYSTEM_NAMESPACE}/{LEASE}")
+                self.api.create(LEASES, document, f"create the Lease {SYSTEM_NAMESPACE}/{self.lease}")
             else:
                 document = {**lease, "spec": {**old, **spec}}
-                self.api.replace(_PATH, document, f"write the Lease {SYSTEM_NAMESPACE}/{LEASE}")
+                self.api.replace(self._path, document, f"write the Lease {SYSTEM_NAMESPACE}/{self.lease}")
         except Conflict:
             # Somebody else wrote it between: he has it, or the next try will tell.
             self._sent = None

@@ -1,4 +1,4 @@
-"""The admitter's metrics, as OpenMetrics 1.0 (which is valid Prometheus text too), by Prometheus' own library."""
+"""The metrics of the admitter, and of services like it: OpenMetrics 1.0, which is valid Prometheus text too."""
 
 from __future__ import annotations
 
@@ -47,30 +47,31 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 class Metrics:
     """Counters and one histogram that are counted here, and gauges that are asked when somebody reads them."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = PREFIX, counters: Mapping[str, tuple[str, tuple[str, ...]]] = COUNTERS) -> None:
+        """`prefix` begins the name of each number; `counters` are as COUNTERS."""
         # When each series began is a second series of its own, which nothing reads.
         disable_created_metrics()
         self.gauges: dict[str, tuple[str, Gauge]] = {}
         self._registry = CollectorRegistry()
-        self._registry.register(_Gauges(self.gauges))
+        self._registry.register(_Gauges(self.gauges, prefix))
         self._counters = {
-            name: Counter(PREFIX + name, text, labels, registry=self._registry)
-            for name, (text, labels) in COUNTERS.items()
+            name: Counter(prefix + name, text, labels, registry=self._registry)
+            for name, (text, labels) in counters.items()
         }
         self._patches = Histogram(
-            f"{PREFIX}patch_seconds",
+            f"{prefix}patch_seconds",
             "Time until the API server answered a PATCH.",
             buckets=BUCKETS_S,
             registry=self._registry,
         )
 
     def add(self, name: str, labels: Mapping[str, str] | None = None, by: float = 1) -> None:
-        """Count one of COUNTERS up; with `by` 0 it is there from now on."""
+        """Count one of the counters up; with `by` 0 it is there from now on."""
         counter = self._counters[name]
         (counter.labels(**labels) if labels else counter).inc(by)
 
     def value(self, name: str, **labels: str) -> float:
-        """How far one of COUNTERS has come."""
+        """How far one of the counters has come."""
         samples = (sample for family in self._counters[name].collect() for sample in family.samples)
         return next((sample.value for sample in samples if sample.labels == labels), 0.0)
 
@@ -87,12 +88,12 @@ class Metrics:
 class _Gauges(Collector):
     """The gauges as they are when they are read; one without a sample is named and has no value."""
 
-    def __init__(self, gauges: Mapping[str, tuple[str, Gauge]]) -> None:
-        self._gauges = gauges
+    def __init__(self, gauges: Mapping[str, tuple[str, Gauge]], prefix: str) -> None:
+        self._gauges, self._prefix = gauges, prefix
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, (text, read) in self._gauges.items():
-            family = GaugeMetricFamily(PREFIX + name, text)
+            family = GaugeMetricFamily(self._prefix + name, text)
             for labels, value in read():
-                family.add_sample(PREFIX + name, dict(labels), value)
+                family.add_sample(self._prefix + name, dict(labels), value)
             yield family

@@ -80,6 +80,10 @@ class Reflector:
                 self.wait(delay_s * random.uniform(0.5, 1.0))
                 delay_s = min(MOST_DELAY_S, delay_s * 2)
 
+    def read_once(self) -> None:
+        """List the objects and do not watch. Raises ApiError."""
+        self._list()
+
     def stop(self) -> None:
         """Take nothing more in."""
         self._stopped = True

@@ -2,134 +2,44 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from gpu_burnin.admission.client import ApiError, KubeApi, NotFound
 from gpu_burnin.admission.jobs.check import BRAKE
-from gpu_burnin.admission.service.http import Pages
+from gpu_burnin.admission.service.campaign import Campaign
 from gpu_burnin.admission.service.journal import Journal
-from gpu_burnin.admission.service.leader import RETRY_S, Leadership
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.service.term import Term
-from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.settings import AdmitterConfig
 from gpu_burnin.admission.teams.choose import Share
 from gpu_burnin.admission.view import Budget
-from gpu_burnin.api.names import LEASE, SYSTEM_NAMESPACE
-from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.api.names import LEASE
 
-# A slow answer is worth more than a second try: an overloaded API server would never give one to those who hang up.
-# The leader's time goes on by when it sent its renewal, however late the answer comes.
-_LEASE_TIMEOUT_S = (1.0, 5.0)
-# A candidate asks so often at the least that it takes the Lease within seconds of its end.
-_MOST_RETRY_S = 2.0
 _Sample = tuple[Mapping[str, str], float]
 
 
-@dataclass
-class Service:
-    """Campaigns for the Lease until stopped; while it leads, a Term works.
+class Service(Campaign[Term]):
+    """The admitter. See Campaign."""
 
-    Raises GpuBurninError at the start, and when a part of the term has ended by a fault.
-    """
-
-    config: AdmitterConfig
-    journal: Journal = field(default_factory=Journal)
-    metrics: Metrics = field(default_factory=Metrics)
-    term: Term | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(self, config: AdmitterConfig, journal: Journal | None = None, metrics: Metrics | None = None) -> None:
         """Read the kubeconfig; raises ApiError when it cannot be used."""
-        # Not the host's name alone: a process that comes after this one on the same host is another candidate.
-        identity = f"{self.config.identity}_{uuid.uuid4()}"
-        self._lease_api = KubeApi(self.config.kubeconfig_path, retries=0, timeout_s=_LEASE_TIMEOUT_S)
-        self.leadership = Leadership(self._lease_api, identity)
-        self._stopping = threading.Event()
-        self._trouble = Trouble(self.journal.say)
-        self.metrics.gauges.update(self._gauges())
+        journal, metrics = journal or Journal(), metrics or Metrics()
+        super().__init__(
+            "the admitter",
+            config.identity,
+            config.kubeconfig_path,
+            LEASE,
+            config.address,
+            journal,
+            metrics,
+            lambda may_write: Term(config, may_write, journal, metrics),
+        )
+        metrics.gauges.update(self._gauges())
         # A counter that only appears with its first count could not be told from one that nobody writes, and increase()
         # would miss that count.
-        for brake in (*map(str, Budget), *((BRAKE,) if self.config.jobs is not None else ())):
-            self.metrics.add("brake_denials", {"brake": brake}, by=0)
-
-    def run(self) -> None:
-        """Until `stop`, or SIGTERM and SIGINT where this is the main thread."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: self.stop())
-        pages = Pages(self.config.address, self.metrics, self.unhealthy, self.leadership.held)
-        self.journal.say(
-            f"{self.config.identity}: the admitter stands for election at {self._lease_api.server}; health and metrics "
-            f"at {self.config.address[0]}:{pages.port}",
-            identity=self.leadership.identity,
-        )
-        try:
-            self._campaign()
-        finally:
-            self._end_term()
-            self.leadership.release()
-            pages.close()
-            self.journal.say(f"{self.config.identity}: the admitter has ended")
-
-    def stop(self) -> None:
-        """End; the Lease is given back."""
-        self._stopping.set()
-
-    def unhealthy(self) -> str:
-        """Why this process should be started again; a lost API server is no reason."""
-        term = self.term
-        dead = term.dead_threads() if term is not None else []
-        return f"threads that ended: {', '.join(dead)}" if dead else ""
-
-    def _campaign(self) -> None:
-        retry_s = RETRY_S
-        while not self._stopping.is_set():
-            if why := self.unhealthy():
-                # It would lead on and do only a part of the work.
-                raise GpuBurninError(
-                    f"{self.config.identity}: {why}; the admitter ends, so that systemd starts it again and "
-                    "another one may lead; report it with the lines before",
-                    EXIT_INCONCLUSIVE,
-                )
-            try:
-                delay_s = self.leadership.campaign()
-                retry_s = RETRY_S
-                self._trouble.end("the Lease can be read and written again")
-                if self.leadership.held() and self.term is None:
-                    self._begin_term()
-            except ApiError as error:
-                self._say(error)
-                delay_s = retry_s
-                retry_s = min(_MOST_RETRY_S, retry_s * 1.5)
-            if self.term is not None and not self.leadership.held():
-                self.journal.say("leads no more: its time is over, and it writes nothing; it stands for election again")
-                self._end_term()
-            self._stopping.wait(delay_s)
-
-    def _say(self, error: ApiError) -> None:
-        sentence = str(error)
-        if isinstance(error, NotFound):
-            sentence = (
-                f"{self._lease_api.server}: the namespace {SYSTEM_NAMESPACE} of the Lease {LEASE} is missing, so "
-                "nobody leads; run site.yml, which makes it"
-            )
-        self._trouble.begin(error.status, sentence)
-
-    def _begin_term(self) -> None:
-        self.term = Term(self.config, self.leadership.check, self.journal, self.metrics)
-        self.metrics.add("leaderships")
-        self.term.start()
-
-    def _end_term(self) -> None:
-        term, self.term = self.term, None
-        if term is not None:
-            term.stop()
+        for brake in (*map(str, Budget), *((BRAKE,) if config.jobs is not None else ())):
+            metrics.add("brake_denials", {"brake": brake}, by=0)
 
     def _gauges(self) -> dict[str, tuple[str, Callable[[], Iterable[_Sample]]]]:
         def of(read: Callable[[Term], float]) -> Callable[[], Iterable[_Sample]]:

@@ -22,6 +22,7 @@ from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.never_came import newest_of
 from gpu_burnin.fleet.cluster.rows import (
     ABSENT,
+    OFF,
     ORDER,
     UNLISTED,
     Row,
@@ -85,18 +86,18 @@ class Snapshot:
 
     @property
     def reasons(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """The nodes of each state and code, those that are ready left out; the worst first, then those of most."""
+        """The nodes of each state and code but for those ready or switched off; the worst first, then those of most."""
         found: dict[tuple[str, str], list[str]] = {}
         for one in self.rows:
-            if one.state != State.READY:
+            if one.state not in (State.READY, OFF):
                 found.setdefault((one.state, one.code), []).append(one.name)
         order = sorted(found, key=lambda key: (ORDER.index(key[0]), -len(found[key]), key[1]))
         return {key: tuple(found[key]) for key in order}
 
     @property
     def waiting(self) -> tuple[Row, ...]:
-        """The nodes that are not ready, those first that need a person, the longest in their state first."""
-        found = [row for row in self.rows if row.state != State.READY]
+        """The nodes neither ready nor off, those first that need a person, the longest in their state first."""
+        found = [row for row in self.rows if row.state not in (State.READY, OFF)]
         return tuple(sorted(found, key=lambda row: (ORDER.index(row.state), row.since, natural(row.name))))
 
     @property

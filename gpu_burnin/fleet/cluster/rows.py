@@ -12,7 +12,7 @@ from gpu_burnin.admission.decide.nodes import effects, labelled_ready
 from gpu_burnin.admission.decide.outlook import TAKEN_OUT
 from gpu_burnin.admission.decide.times import when
 from gpu_burnin.admission.view import Node
-from gpu_burnin.api.names import Names
+from gpu_burnin.api.names import PROVISIONER_USER, SCALER_USER, Names
 from gpu_burnin.api.record import State
 from gpu_burnin.system.host_names import fold
 
@@ -21,10 +21,12 @@ UNKNOWN = "unknown"
 # NodeAdmission, one whose first burn-in has not passed, one that never came, and those that people or windows close.
 BRAKED, LOST, UNLISTED, REJECTED, ABSENT = "braked", "lost", "unlisted", "rejected", "absent"
 CORDONED, MAINTENANCE = "cordoned", "maintenance"
+# One that the scaler has switched off, or is about to: nobody misses it.
+OFF = "off"
 # Those that a person has to do something about come first, then those that come back by themselves.
 ORDER: tuple[str, ...] = (
     BRAKED, State.QUARANTINED, State.SUSPECT, LOST, REJECTED, ABSENT, UNLISTED, State.HELD, CORDONED, UNKNOWN,
-    State.REPAIRING, MAINTENANCE, State.NEW, State.EXPIRING, State.TESTING, State.READY,
+    State.REPAIRING, MAINTENANCE, State.NEW, State.EXPIRING, State.TESTING, OFF, State.READY,
 )  # fmt: skip
 NEEDS_PERSON = frozenset(ORDER[: ORDER.index(State.REPAIRING)])
 _STATES = frozenset(map(str, State))
@@ -100,11 +102,19 @@ def row(item: Mapping[str, Any], now: datetime) -> Row:
         found = replace(found, asks=tuple(ask for ask in found.asks if ask != "retest"))
     if coming.get("what") == TAKEN_OUT:  # also while it is tested
         return replace(found, state=BRAKED, brake=str(coming.get("why") or "").partition("; ")[0])
+    if found.code in ("HELD_BY_PERSON", "QUARANTINED_BY_PERSON") and _of_scaler(spec.get("hold") or {}):
+        return replace(found, state=OFF)
     since = when(found.since)
     late = since is not None and now - since > _LATE
     if state == State.NEW and found.code == "NODE_ABSENT" and (proven or late):
         return replace(found, state=ABSENT, next=f"a person: look at `gpu-burnin gate` on it. {DELETED}")
     return found
+
+
+def _of_scaler(hold: Mapping[str, Any]) -> bool:
+    """Whether the scaler has closed the node; restore.py carries its ask over in the provisioner's name."""
+    who, why = hold.get("who"), str(hold.get("why") or "")
+    return who == SCALER_USER or (who == PROVISIONER_USER and why.startswith(f"hold of {SCALER_USER}, carried over"))
 
 
 def names_of(nodes: Sequence[str], most: int) -> str:

@@ -20,6 +20,15 @@ _FILES = ("crd/bases/*.yaml", "rbac/role.yaml", "webhook/manifests.yaml")
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A definition of another Go module, which the program works with where it is: the file `path` of `source`."""
+
+    source: str
+    path: str
+    version: str
+
+
+@dataclass(frozen=True)
 class Manifests:
     """What the API server has to know of a program: made of the files of the Go module `source`, below `components`.
 
@@ -30,6 +39,7 @@ class Manifests:
     source: str
     version: str
     components: str = "config/components"
+    beside: tuple[Beside, ...] = ()
 
     @property
     def stage(self) -> str:
@@ -43,14 +53,23 @@ class Manifests:
 
     def make(self, part: Path) -> None:
         """Write the file in `part`. Raises CommandError, and GpuBurninError for a definition without the version."""
-        objects = sorted(self._objects(_fetched(self.build, self.source) / self.components), key=_order)
+        found = [*self._objects(_fetched(self.build, self.source) / self.components), *self._beside()]
+        objects = sorted(found, key=_order)
         text = json.dumps(objects, sort_keys=True, separators=(",", ":"))
         (part / self.outputs[0]).write_text(f"{text}\n", encoding="utf-8")
 
     def key(self) -> str:
         """A hash of all that goes into it: the module's version, and the code that reads it."""
-        made = (build_key(self.build), self.source, self.version, self.components, sha256(Path(__file__)))
+        made = (build_key(self.build), self.source, self.version, self.components, self.beside, sha256(Path(__file__)))
         return hashlib.sha256(repr(made).encode()).hexdigest()
+
+    def _beside(self) -> Iterator[dict[str, Any]]:
+        for one in self.beside:
+            path = _fetched(self.build, one.source) / one.path
+            if not path.is_file():
+                raise GpuBurninError(f"{one.source}: its module has no {one.path}; choose another version")
+            for document in load_documents(path.read_text(encoding="utf-8"), path):
+                yield reduced(document, one.version)
 
     def _objects(self, components: Path) -> Iterator[dict[str, Any]]:
         for pattern in _FILES:

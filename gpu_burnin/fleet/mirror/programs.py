@@ -8,7 +8,7 @@ from pathlib import Path
 from gpu_burnin.fleet.mirror.download import fetch_verified, place, published_sum, unpack
 from gpu_burnin.fleet.mirror.fill import Contents, Step
 from gpu_burnin.fleet.mirror.golang import MODULES, Build
-from gpu_burnin.fleet.mirror.manifests import Manifests
+from gpu_burnin.fleet.mirror.manifests import Beside, Manifests
 
 KUBERNETES_VERSION = "1.36.3"
 ETCD_VERSION = "3.6.16"
@@ -61,8 +61,12 @@ _KUEUE_BUILD = Build(
 _JOBSET_BUILD = Build(
     "jobset", "kueue", _JOBSET_MODULE, f"-X {_JOBSET_MODULE}/pkg/version.GitVersion=v{JOBSET_VERSION}"
 )
+# Kueue makes these where they are known; the scaler answers them.
+_REQUESTS = Beside(
+    "k8s.io/autoscaler/cluster-autoscaler/apis", "config/crd/autoscaling.x-k8s.io_provisioningrequests.yaml", "v1"
+)
 JOBS_MANIFESTS = (
-    Manifests(_KUEUE_BUILD, _KUEUE_MODULE, "v1beta2"),
+    Manifests(_KUEUE_BUILD, _KUEUE_MODULE, "v1beta2", beside=(_REQUESTS,)),
     Manifests(_JOBSET_BUILD, _JOBSET_MODULE, "v1alpha2"),
 )
 BUILDS = (

@@ -16,6 +16,7 @@ class Source(StrEnum):
     """Who tells of it. All before the agent are by the clock of the API servers and their hosts, or of kubelet."""
 
     ADMISSION = "admission"
+    SCALER = "scaler"
     EVENT = "event"
     POD = "pod"
     JOB = "job"

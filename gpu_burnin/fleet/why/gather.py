@@ -8,17 +8,20 @@ from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import ApiError, KubeApi, admissions_path, node_path
+from gpu_burnin.api.machine_power import MachineError
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, RecordError, parse
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import REPORTS
 from gpu_burnin.fleet.cluster.admissions import LEASE_PATH
+from gpu_burnin.fleet.cluster.machines import machine_of
 from gpu_burnin.fleet.history import FILE
 from gpu_burnin.fleet.why.cause import first_cause, in_order
 from gpu_burnin.fleet.why.entry import Entry, Source
 from gpu_burnin.fleet.why.of_admission import note_of, of_admission, of_note
 from gpu_burnin.fleet.why.of_cluster import Object, of_event, skews, time_of_event
 from gpu_burnin.fleet.why.of_files import NotLookedAt, of_audit, of_history, of_report
+from gpu_burnin.fleet.why.of_machine import of_machine
 from gpu_burnin.fleet.why.told import Files, Story
 from gpu_burnin.system.clock import time_of
 
@@ -73,6 +76,7 @@ def add_node(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdmi
         found.entries += of_admission(record)
         # What people ask has no code, and no second teller.
         steps = {(one.code, one.at) for one in found.entries if one.source is Source.ADMISSION and one.code}
+    found.entries += machine_entries(found, api, names, node)
     note, why = note_of(document, names)
     if note is None:
         found.missing.append(f"{node}: {why}")
@@ -93,6 +97,20 @@ def record_of(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdm
     except RecordError as error:
         found.missing.append(str(error))
         return None
+
+
+def machine_entries(found: Gathered, api: KubeApi, names: Names, node: str) -> list[Entry]:
+    """What the scaler did with the node's machine; nothing where none switches it. Raises ApiError."""
+    try:
+        machine = machine_of(api, names, node)
+    except MachineError as error:
+        found.missing.append(str(error))
+        return []
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        return []
+    return [*of_machine(machine)] if machine is not None else []
 
 
 def add_files(found: Gathered, node: str, pods: frozenset[str], files: Files, since: datetime, now: datetime) -> None:

@@ -19,7 +19,27 @@ def _queue(pending: int, used: int) -> dict[str, str]:
     }
 
 
+_LEADS = {'muster_scaler_leader{instance="api-1"}': "1x120", 'muster_scaler_leader{instance="api-2"}': "0x120"}
+_HELD = 'muster_scaler_machines{instance="api-1",stage="held"}'
+
 CASES = (
+    Case(
+        "MusterScalerNoLeader",
+        {'muster_scaler_leader{instance="api-1"}': "0x120", 'muster_scaler_leader{instance="api-2"}': "0x120"},
+        # Another one leads.
+        _LEADS,
+        "7m",
+        "No scaler leads: no machine is switched on for jobs that wait, or off.",
+        {},
+    ),
+    Case(
+        "MusterMachineHeld",
+        {**_LEADS, _HELD: "2x120"},
+        {**_LEADS, _HELD: "0x120"},
+        "7m",
+        "2 machines are kept from the scaler, by a person or since they failed twice.",
+        {},
+    ),
     Case(
         "MusterJobsServiceDown",
         {**_RUNNING, _READY: "0x120"},

@@ -43,6 +43,19 @@ CASES = (
         "gpu-1 does not answer its monitoring.",
         {**GPU, "job": "node", "severity": "ticket"},
     ),
+    # A machine that the scaler has switched off is missed by nobody, also while the next scaler stands for election.
+    Case(
+        "MusterHostDown",
+        {'up{job="node",instance="gpu-1"}': "0x60"},
+        {
+            'up{job="node",instance="gpu-1"}': "0x60",
+            'muster_scaler_leader{instance="api-1"}': "1x10 0x50",
+            'muster_scaler_off{instance="api-1",node="gpu-1"}': "1x10 _x50",
+        },
+        "90s",
+        "gpu-1 does not answer its monitoring.",
+        {**GPU, "job": "node", "severity": "ticket"},
+    ),
     # Nobody else wakes somebody for it: the page of what runs there is held back.
     *(
         Case(

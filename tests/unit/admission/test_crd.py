@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from gpu_burnin.api import crd, record
 from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document
+from gpu_burnin.api.machine_power import (
+    Change,
+    Failure,
+    MachineError,
+    MachinePower,
+    MachineSpec,
+    MachineStatus,
+    Power,
+    Supply,
+    Wish,
+    machine_document,
+    parse_machine,
+)
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import (
     Accepted,
@@ -26,6 +39,7 @@ from gpu_burnin.api.record import (
     document,
     status_document,
 )
+from gpu_burnin.system.codec import to_json
 
 TIME = "2026-11-22T12:00:00Z"
 ASK = Ask("admin", "loud fan", TIME)
@@ -122,3 +136,32 @@ def test_a_type_without_rule_is_refused() -> None:
 
     with pytest.raises(TypeError, match="no schema for <class 'complex'>"):
         crd._schema(Odd)
+
+
+def test_a_machine_power_is_kept_whole_and_bounded() -> None:
+    made = crd.machine_crd(Names("fleet.example"))
+    assert (made["metadata"]["name"], made["spec"]["group"]) == ("machinepowers.fleet.example", "fleet.example")
+    (found,) = made["spec"]["versions"]
+    schema = found["schema"]["openAPIV3Schema"]
+    supply = Supply("cloud", "10.0.0.1", "1", "u", "s", {"type": "p5"})
+    wish = Wish(Power.ON, "muster:scaler", "for a/b", TIME, "a/b", "boot")
+    spec = MachineSpec(supply, 8, "h100", record.Place("r", "l", "f"), wish, ASK, ASK)
+    failure = Failure(TIME, "LATE", "late", TIME)
+    change = Change(TIME, "on", "x", "muster:scaler")
+    status = MachineStatus(Power.ON, TIME, 1, failure, "held", TIME, TIME, (change,))
+    assert list(unknown({"spec": to_json(spec), "status": to_json(status)}, schema)) == []
+    assert crd.definitions(Names())[-1]["metadata"]["name"] != "machinepowers.muster.dev"
+    assert crd.definitions(Names(), machines=True)[-1]["metadata"]["name"] == "machinepowers.muster.dev"
+    for one in leaves(schema):
+        bounds = {"string": ("maxLength", "enum"), "array": ("maxItems",), "integer": ("maximum",)}.get(one["type"])
+        assert bounds is None or any(bound in one for bound in bounds), one
+
+
+def test_a_machine_power_is_read_as_it_was_written_and_a_broken_one_is_one_sentence() -> None:
+    wish = Wish(Power.OFF, "muster:scaler", "idle", TIME)
+    machine = MachinePower("gpu-1", MachineSpec(wanted=wish), MachineStatus(Power.OFF))
+    sent = {**machine_document(machine, Names()), "status": to_json(machine.status)}
+    assert parse_machine(sent) == machine and machine.off
+    assert not replace(machine, status=MachineStatus(Power.ON)).off
+    with pytest.raises(MachineError, match="gpu-1: its MachinePower cannot be read"):
+        parse_machine({"metadata": {"name": "gpu-1"}, "spec": {"gpus": "eight"}})

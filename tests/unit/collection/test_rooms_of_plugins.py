@@ -44,10 +44,10 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 # on the controller.
 OF_GPU_BURNIN: Mapping[str, frozenset[str]] = {
     # fleet: what changes a running fleet is decided there, phase by phase (plugin_utils/roll.py).
-    "action": frozenset({"admission", "errors", "fleet", "system"}),
+    "action": frozenset({"admission", "errors", "fleet", "power", "system"}),
     "callback": frozenset({"errors", "fleet", "report"}),
     "filter": frozenset({"admission", "fleet", "hardware", "system"}),
-    "modules": frozenset({"admission", "api", "errors", "fleet", "system"}),
+    "modules": frozenset({"admission", "api", "errors", "fleet", "power", "system"}),
     # The levels and models that there are, the names that are in use, and the one client of the API.
     "jobs": frozenset({"admission", "api", "hardware"}),
     "plugin_utils": frozenset({"checks", "errors", "fleet", "settings", "system"}),

@@ -50,5 +50,5 @@ def test_a_name_that_the_exporter_does_not_have_is_found(job: str) -> None:
 
 
 def test_jobs_without_a_recorded_page_are_known() -> None:
-    """They are kept by their prefix alone. The admitter's own page is read in test_service.py."""
-    assert set(KEPT) - set(RECORDED) == {"admitter", "gpu"}
+    """They are kept by their prefix alone. The services' own pages are read in tests of them (test_service.py)."""
+    assert set(KEPT) - set(RECORDED) == {"admitter", "gpu", "scaler"}

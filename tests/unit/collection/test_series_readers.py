@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FILES = ROOT / "roles/fleet_monitoring/files"
 KEPT: Mapping[str, Sequence[Mapping[str, Any]]] = yaml.safe_load((FILES / "series.yaml").read_text())
 # Families of which each member has its reason elsewhere.
-WHOLE = {"muster_admitter_.*", "DCGM_FI_.*"}
+WHOLE = {"muster_admitter_.*", "muster_scaler_.*", "DCGM_FI_.*"}
 # How exporters begin the names of their series; those that rules record have a colon.
 SERIES = re.compile(
     r"(?<![\w:])(?:node|gpu_burnin|muster|etcd|apiserver|prometheus|alertmanager|haproxy|coredns|process|DCGM_FI)_\w+"

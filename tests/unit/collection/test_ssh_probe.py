@@ -19,6 +19,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import 
 
 from gpu_burnin.fleet.model import ProbeResult, ProblemCode, Target
 from gpu_burnin.fleet.model import Problem as HostProblem
+from tests.support.fake_api import FakeApi
 from tests.support.ssh_server import SshServer, StartServer, new_key
 
 DEFAULTS = {"address": None, "port": 22, "user": "root", "identity": None, "fingerprint": None}
@@ -32,6 +33,7 @@ def run(
     trust: bool = False,
     nodes: Sequence[str] = (),
     share: float = 0.0,
+    scaler_kubeconfig: str = "",
 ) -> dict[str, Any]:
     arguments = {
         "hosts": [{**DEFAULTS, **host} for host in hosts],
@@ -39,6 +41,8 @@ def run(
         "trust_new_hosts": trust,
         "nodes": nodes,
         "max_unreachable_share": share,
+        "scaler_kubeconfig": scaler_kubeconfig,
+        "domain": "muster.dev",
         "timeout_s": 10.0,
         "threads": 4,
     }
@@ -95,6 +99,27 @@ def test_a_node_that_is_off_is_left_out_and_named(start_server: StartServer, ide
     assert (done["absent"], done["pinned"]) == (["gpu-2"], ["api-1"])
     (line,) = done["left_out"]
     assert line.startswith("gpu-2: 127.0.0.1 port 1: the TCP connection was refused; start sshd on it")
+
+
+def test_machines_that_are_switched_off_are_left_out_and_no_share_counts_them(tmp_path: Path) -> None:
+    api = FakeApi()
+    try:
+        for name, power in (("gpu-1", "off"), ("gpu-2", "off"), ("gpu-3", "on")):
+            wanted = {"power": power, "who": "muster:scaler", "why": "idle", "since": "2026-11-27T12:00:00.000Z"}
+            api.put(
+                "machinepowers", {"metadata": {"name": name}, "spec": {"wanted": wanted}, "status": {"power": power}}
+            )
+        nodes, kubeconfig = ["gpu-1", "gpu-2", "gpu-3"], str(api.kubeconfig(tmp_path / "kubeconfig"))
+        done = run(tmp_path / "k", down("gpu-1", "gpu-2"), nodes=nodes, share=0.0, scaler_kubeconfig=kubeconfig)
+        assert (done["absent"], done["switched_off"]) == (["gpu-1", "gpu-2"], ["gpu-1", "gpu-2"])
+        assert done["left_out"] == ["gpu-1, gpu-2: the scaler has switched it off; it comes back when a job needs it"]
+        # One that should be on is as silent as any.
+        with pytest.raises(ProblemsFound):
+            run(tmp_path / "k", down("gpu-3"), nodes=nodes, share=0.0, scaler_kubeconfig=kubeconfig)
+    finally:
+        api.close()
+    done = run(tmp_path / "k", down("gpu-3"), nodes=nodes, share=1.0, scaler_kubeconfig=kubeconfig)
+    assert "which machines the scaler has switched off is not known" in done["left_out"][0]
 
 
 @pytest.mark.parametrize(

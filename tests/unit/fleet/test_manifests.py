@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.mirror import manifests
 from gpu_burnin.fleet.mirror.golang import Build
-from gpu_burnin.fleet.mirror.manifests import Manifests, reduced
+from gpu_burnin.fleet.mirror.manifests import Beside, Manifests, reduced
 
 MADE = Manifests(Build("queue", "queue", "."), "example.com/queue", "v2")
 CONVERSION = {"strategy": "Webhook"}
@@ -68,6 +69,20 @@ def test_the_file_is_the_same_each_time(module: Path, tmp_path: Path) -> None:
 def test_a_version_that_the_module_does_not_store_is_refused(versions: tuple[str, ...], stored: str) -> None:
     with pytest.raises(GpuBurninError, match="things: its module does not store v2"):
         reduced(definition("things", *versions, stored=stored), "v2")
+
+
+def test_a_definition_of_another_module_comes_along(module: Path, tmp_path: Path) -> None:
+    (module.parent / "crd").mkdir()
+    path = module.parent / "crd/requests.yaml"
+    path.write_text(json.dumps(definition("requests", "v1", stored="v1")))
+    beside = replace(MADE, beside=(Beside("example.com/apis", "config/crd/requests.yaml", "v1"),))
+    beside.make(tmp_path)
+    found = json.loads((tmp_path / "queue-manifests.json").read_text())
+    assert [item["metadata"]["name"] for item in found] == ["a", "b", "requests", "manager", "hooks"]
+    assert beside.key() != MADE.key()
+    path.unlink()
+    with pytest.raises(GpuBurninError, match=r"example\.com/apis: its module has no config/crd/requests\.yaml"):
+        beside.make(tmp_path)
 
 
 def test_a_module_without_webhooks_is_another_one(module: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -388,3 +389,31 @@ def test_trouble_of_one_job_is_its_own(
         until("the words", lambda: any(text.startswith("vision/refused: ") for text in admitter.messages()))
         assert jobs.check("bad")["state"] == jobs.check("refused")["state"] == "Pending"
         assert not admitter.service.unhealthy()
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_a_job_that_was_let_go_without_nodes_is_judged_once_when_it_has_them(
+    api: FakeApi, fleet: Fleet, jobs: Jobs, tmp_path: Path, good: bool
+) -> None:
+    """As with a ProvisioningRequest check in the same queue: Kueue chooses nodes when all checks are Ready."""
+    fleet.prove("gpu-1", "gpu-2")
+    with working(api, tmp_path, jobs=QUICK, tests=NO_TESTS):
+        until("the admissions", lambda: fleet.ready("gpu-1") and fleet.ready("gpu-2"))
+        if not good:
+            fleet.ask("gpu-2", hold=ASK)
+            until("the hold", lambda: fleet.status("gpu-2")["state"] == "held")
+        jobs.reserve(delayedTopologyRequest="Pending")
+        later = jobs.until("Ready", words="and they are judged then")
+        begun = workload("1", "2", conditions=[condition("Admitted")], state="Ready")
+        begun["status"]["admissionChecks"][1]["message"] = later["message"]
+        api.put("workloads", begun)
+        if good:
+            jobs.until("Ready", words="all 2 nodes are open")
+            fleet.ask("gpu-2", hold=ASK)
+            until("the hold", lambda: fleet.status("gpu-2")["state"] == "held")
+            # A job that runs is not judged again.
+            time.sleep(0.5)
+            assert jobs.check()["state"] == "Ready"
+        else:
+            back = jobs.until("Retry", words="nodes are chosen again, because of gpu-2: held")
+            assert back["requeueAfterSeconds"] == 5

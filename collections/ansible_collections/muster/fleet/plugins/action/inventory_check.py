@@ -46,6 +46,7 @@ PER_HOST = frozenset(
         "fleet_nvidia_repository_url",
         "fleet_nvidia_source",
         "fleet_place",
+        "fleet_power",
     }
 )
 # In the fleet's state: all problems, when there are too many for a screen.

@@ -46,7 +46,10 @@ class ActionModule(ActionBase):
         hostvars = (task_vars or {})["hostvars"]
         found = {name: hostvars.raw_get(name).get(arguments["facts"]) for name in arguments["hosts"]}
         silent = [name for name, registered in found.items() if is_unreachable(registered)]
-        absent, too_many = left_out(silent, arguments["nodes"], arguments["max_unreachable_share"])
+        off = set(arguments["switched_off"])
+        lost, nodes = ([name for name in names if name not in off] for names in (silent, arguments["nodes"]))
+        absent, too_many = left_out(lost, nodes, arguments["max_unreachable_share"])
+        absent = [name for name in silent if name in absent or name in off]
         hosts = {name: host_of(registered) for name, registered in found.items() if name not in absent}
         problems = [*too_many, *check(hosts)]
         result.update(changed=False, msg=f"{len(hosts)} hosts are fit", absent=absent)

@@ -10,12 +10,12 @@ from ansible_collections.muster.fleet.plugins.modules.repair import ARGUMENT_SPE
 from ansible_collections.muster.fleet.plugins.plugin_utils.roll import RollAction, RollFailed, now
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.repair.bmc import Access, Machine
 from gpu_burnin.fleet.repair.climb import Repair
 from gpu_burnin.fleet.repair.ladder import Next, Rung, found_of
 from gpu_burnin.fleet.repair.permit import Limits
 from gpu_burnin.fleet.repair.technician import render
 from gpu_burnin.fleet.roll import lock
+from gpu_burnin.power.redfish import Access, Machine
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.codec import to_json
 

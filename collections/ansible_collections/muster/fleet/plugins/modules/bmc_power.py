@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""A machine's power through its BMC. Thin: the client is gpu_burnin.fleet.repair.bmc."""
+"""A machine's power through its BMC. Thin: the client is gpu_burnin.power.redfish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 
 try:
-    from gpu_burnin.fleet.repair.bmc import Access, BmcError, Machine
+    from gpu_burnin.power.redfish import Access, BmcError, Machine
 
     MISSING: ImportError | None = None
 except ImportError as error:

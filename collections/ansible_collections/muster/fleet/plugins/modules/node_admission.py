@@ -15,13 +15,15 @@ try:
     from gpu_burnin.admission.approve import InventoryNode
     from gpu_burnin.admission.carried import carried, keep
     from gpu_burnin.admission.client import KubeApi
+    from gpu_burnin.admission.machines import have_machines
     from gpu_burnin.admission.provision import Wanted, entries, provision
     from gpu_burnin.admission.waiting import standing, wait_for
+    from gpu_burnin.api.machine_power import MachineSpec, Supply
     from gpu_burnin.api.names import Names
     from gpu_burnin.api.record import Hardware, Identity, Place, Proof
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.system import known_hosts as kh
-    from gpu_burnin.system.codec import to_json
+    from gpu_burnin.system.codec import Misfit, from_json, to_json
 
     MISSING: ImportError | None = None
 except ImportError as error:
@@ -109,6 +111,13 @@ options:
         choices: [none, single, mixed]
         version_added: "0.2.0"
         default: none
+      power:
+        description:
+          - How the power of its machine is switched, as C(fleet_power) says it. With O(scale) each node that has this
+            gets a MachinePower.
+        type: dict
+        default: {}
+        version_added: "0.2.0"
       level:
         description: The least level of burn-in that proves it.
         type: str
@@ -138,6 +147,11 @@ options:
         type: list
         elements: str
         required: true
+  scale:
+    description: Whether machines are switched on and off as jobs need them. Without it O(nodes[].power) is not read.
+    type: bool
+    default: false
+    version_added: "0.2.0"
   known_hosts:
     description: The project's known_hosts file with the pinned host keys.
     type: path
@@ -244,6 +258,7 @@ NODE_OPTIONS = {
     "allow_simulated": {"type": "bool", "default": False},
     "expect": {"type": "dict", "default": {}},
     "place": {"type": "dict", "default": {}},
+    "power": {"type": "dict", "default": {}},
     "level": {"type": "str", "choices": ["quick", "standard", "extended"], "default": "standard"},
     "device_plugin": {"type": "str", "default": ""},
     "mig_strategy": {"type": "str", "choices": ["none", "single", "mixed"], "default": "none"},
@@ -257,6 +272,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "kubeconfig": {"type": "path", "required": True},
     "nodes": {"type": "list", "elements": "dict", "required": True, "options": NODE_OPTIONS},
     "system_nodes": {"type": "list", "elements": "dict", "default": [], "options": SYSTEM_NODE_OPTIONS},
+    "scale": {"type": "bool", "default": False},
     "known_hosts": {"type": "path", "required": True},
     "ledger_dir": {"type": "path", "required": True},
     "evidence_ttl_s": {"type": "float", "default": 604800},
@@ -281,6 +297,30 @@ def wanted_of(node: dict[str, Any], key: str, evidence_ttl_s: float) -> Wanted:
     return Wanted(node["name"], identity, hardware, Proof(node["level"], evidence_ttl_s), place)
 
 
+def machines_of(nodes: list[dict[str, Any]], wanted: list[Wanted]) -> dict[str, MachineSpec]:
+    """The MachinePowers that O(nodes) ask for. Raises FleetError for a power that cannot be read."""
+    found = {}
+    for node, one in zip(nodes, wanted, strict=True):
+        if not node["power"]:
+            continue
+        try:
+            supply = from_json(Supply, node["power"])
+        except Misfit as error:
+            raise FleetError(f"{one.name}: fleet_power cannot be read ({error}); correct it") from error
+        if supply.provider == "redfish" and not (supply.address and (supply.uuid or supply.serial)):
+            raise FleetError(
+                f"{one.name}: fleet_power needs address, and uuid or serial of the machine (dmidecode -s system-uuid), "
+                "so that no order goes to another one"
+            )
+        if not (one.hardware.gpus and one.hardware.model):
+            raise FleetError(
+                f"{one.name}: has fleet_power, and gpu_burnin_expect names not both gpus and model, by which jobs "
+                "ask for it"
+            )
+        found[one.name] = MachineSpec(supply, one.hardware.gpus, one.hardware.model, one.place)
+    return found
+
+
 def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
     """Write the entries, wait, and tell how each node stands. Raises FleetError with what did not come."""
     parameters = module.params
@@ -298,6 +338,7 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
         wanted = [wanted_of(node, keys[node["name"]], parameters["evidence_ttl_s"]) for node in parameters["nodes"]]
         ledger = Path(parameters["ledger_dir"])
         api, names = KubeApi(Path(parameters["kubeconfig"])), Names(parameters["domain"])
+        machines = machines_of(parameters["nodes"], wanted) if parameters["scale"] else {}
         cluster = api.nodes()
         done = provision(
             api,
@@ -306,9 +347,11 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
             system_nodes,
             cluster,
             apply=not module.check_mode,
+            machines=parameters["scale"],
             carried={name: carried(ledger, name, key) for name, key in keys.items()},
             keep=lambda name, *seen: keep(ledger, name, *seen),
         )
+        power = have_machines(api, names, machines, apply=not module.check_mode) if parameters["scale"] else None
         if module.check_mode:
             records = {} if done.defined else entries(api, names)
             standings = [standing(name, records.get(name), cluster.get(name), names) for name in gpu_nodes]
@@ -319,7 +362,7 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
             standings, missing = wait_for(api, names, gpu_nodes, inventory, parameters["expect"], parameters["wait_s"])
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
-    nodes, notes = [], list(done.notes)
+    nodes, notes = [], [*done.notes, *(power.notes if power else ())]
     for one, node in zip(standings, parameters["nodes"], strict=True):
         told = to_json(one)
         reasons = [{"code": told.pop("code"), "message": told.pop("message")}]
@@ -333,8 +376,11 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
             reasons[0]["message"] += f" (its own gate is closed: {closed})"
         nodes.append({**told, "reasons": reasons, "action": str(done.acts[one.name])})
     output: dict[str, Any] = {
-        "changed": done.changed,
-        "diff": {"before": done.before, "after": done.after},
+        "changed": done.changed or bool(power and power.changed),
+        "diff": {
+            "before": {**done.before, **({"power": power.before} if power else {})},
+            "after": {**done.after, **({"power": power.after} if power else {})},
+        },
         "nodes": nodes,
         "notes": notes,
         "missing": missing,

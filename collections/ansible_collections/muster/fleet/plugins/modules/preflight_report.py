@@ -35,6 +35,12 @@ options:
     elements: str
     default: []
     version_added: "0.2.0"
+  switched_off:
+    description: Those of O(nodes) that are switched off because nobody needs them. They are none of the share.
+    type: list
+    elements: str
+    default: []
+    version_added: "0.2.0"
   max_unreachable_share:
     description: Largest share of O(nodes) that is left out, between 0 (none) and 1. Above 0 it is one node at least.
     type: float
@@ -69,6 +75,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "facts": {"type": "str", "default": "__preflight_facts"},
     "hosts": {"type": "list", "elements": "str", "required": True},
     "nodes": {"type": "list", "elements": "str", "default": []},
+    "switched_off": {"type": "list", "elements": "str", "default": []},
     "max_unreachable_share": {"type": "float", "default": 0},
 }
 

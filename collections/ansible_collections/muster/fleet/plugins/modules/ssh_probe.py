@@ -72,6 +72,19 @@ options:
     type: float
     default: 0
     version_added: "0.2.0"
+  scaler_kubeconfig:
+    description:
+      - Kubeconfig by which it is known which machines the scaler has switched off (C(fleet_scale)). A silent one of
+        them is left out too, and is none of the share. Empty, or a file that is not there yet, for a fleet that
+        switches none.
+    type: str
+    default: ""
+    version_added: "0.2.0"
+  domain:
+    description: Domain of the fleet's names in the cluster.
+    type: str
+    default: muster.dev
+    version_added: "0.2.0"
   timeout_s:
     description: Time limit in seconds for each of connecting, banner, key exchange and login.
     type: float
@@ -131,6 +144,12 @@ absent:
   type: list
   elements: str
   sample: [node-7]
+switched_off:
+  description: Names of the O(nodes) whose machines the scaler has switched off.
+  returned: success
+  type: list
+  elements: str
+  sample: [gpu-9]
 left_out:
   description: Why, the same reason of many hosts once.
   returned: success
@@ -160,6 +179,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "trust_new_hosts": {"type": "bool", "default": False},
     "nodes": {"type": "list", "elements": "str", "default": []},
     "max_unreachable_share": {"type": "float", "default": 0},
+    "scaler_kubeconfig": {"type": "str", "default": ""},
+    "domain": {"type": "str", "default": "muster.dev"},
     "timeout_s": {"type": "float", "default": 10},
     "threads": {"type": "int", "default": 64},
 }

@@ -67,6 +67,10 @@ options:
         description: Where it stands, as C(fleet_place).
         type: dict
         default: {}
+  scale:
+    description: Whether jobs wait for machines that are switched on. Each queue then has the check C(powered) too.
+    type: bool
+    default: false
   domain:
     description: Domain of labels, taints and the check.
     type: str
@@ -122,6 +126,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "teams": {"type": "dict", "required": True},
     "users": {"type": "list", "elements": "str", "default": []},
     "nodes": {"type": "list", "elements": "dict", "required": True, "options": NODE_OPTIONS},
+    "scale": {"type": "bool", "default": False},
     "domain": {"type": "str", "default": "muster.dev"},
 }
 
@@ -133,7 +138,7 @@ def have_teams(module: AnsibleModule) -> dict[str, Any]:
     teams, fleet = teams_and_fleet(params["teams"], params["users"], expects, places)
     try:
         applier = Applier(KubeApi(Path(params["kubeconfig"])), names)
-        plan = applier.plan(objects(teams, fleet, names), ahead=module.check_mode)
+        plan = applier.plan(objects(teams, fleet, names, scale=params["scale"]), ahead=module.check_mode)
         if not module.check_mode:
             applier.carry_out(plan)
     except (GpuBurninError, Conflict) as error:

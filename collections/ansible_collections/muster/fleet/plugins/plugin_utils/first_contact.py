@@ -13,6 +13,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems im
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure, forget
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.cluster.machines import powered_off
 from gpu_burnin.fleet.model import ProbeResult, ProblemCode, Target, as_json
 from gpu_burnin.fleet.model import Problem as HostProblem
 from gpu_burnin.fleet.ssh import probe
@@ -52,7 +53,13 @@ def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[i
         raise FleetError(str(error)) from error
     bad = [result for result in results if not result.ok]
     silent = [result.target.name for result in bad if all(problem.code in SILENCE for problem in result.problems)]
-    absent, too_many = left_out(silent, arguments["nodes"], arguments["max_unreachable_share"])
+    off, doubt = switched_off(arguments["scaler_kubeconfig"], arguments["domain"], arguments["nodes"])
+    # A machine that is off because nobody needs it is no silence.
+    lost = [name for name in silent if name not in off]
+    absent, too_many = left_out(
+        lost, [name for name in arguments["nodes"] if name not in off], arguments["max_unreachable_share"]
+    )
+    absent = [name for name in silent if name in absent or name in off]
     wrong = [result for result in bad if result.target.name not in absent]
     list_file = known_hosts.with_name(LIST_NAME)
     if wrong:
@@ -61,14 +68,38 @@ def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[i
         raise failure(title, [*too_many, *problems], list_file, each)
     forget(list_file)
     pinned = [result.target.name for result in results if result.new_key]
-    told, _ = merged_problems(bad)
+    told, _ = merged_problems([result for result in bad if result.target.name not in off])
     return {
         "changed": bool(pinned),
         "hosts": [as_json(result) for result in results],
         "pinned": pinned,
         "absent": absent,
-        "left_out": [problem.line() for problem in told],
+        "switched_off": off,
+        "left_out": [
+            *doubt,
+            *(problem.line() for problem in told),
+            *_off_line([name for name in silent if name in off]),
+        ],
     }
+
+
+def switched_off(kubeconfig: str, domain: str, nodes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The nodes whose machines the scaler has switched off; and a line where nobody can say."""
+    if not kubeconfig or not Path(kubeconfig).is_file():
+        return [], []
+    try:
+        off = powered_off(Path(kubeconfig), domain)
+    except GpuBurninError as error:
+        return [], [f"which machines the scaler has switched off is not known: {error}"]
+    return [name for name in nodes if name in off], []
+
+
+def _off_line(names: Sequence[str]) -> list[str]:
+    return (
+        [Problem("the scaler has switched it off", "it comes back when a job needs it", tuple(names)).line()]
+        if names
+        else []
+    )
 
 
 def merged_problems(results: Sequence[ProbeResult]) -> tuple[list[Problem], list[str]]:

@@ -26,6 +26,7 @@ KINDS = {
     "ResourceFlavor": kueue_path("resourceflavors"),
     "Topology": kueue_path("topologies"),
     "AdmissionCheck": kueue_path("admissionchecks"),
+    "ProvisioningRequestConfig": kueue_path("provisioningrequestconfigs"),
     "WorkloadPriorityClass": kueue_path("workloadpriorityclasses"),
 }
 NAMESPACES = "/api/v1/namespaces"

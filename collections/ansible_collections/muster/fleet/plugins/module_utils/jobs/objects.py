@@ -13,13 +13,16 @@ from ansible_collections.muster.fleet.plugins.module_utils.jobs.fleet import Fle
 from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import GROUP, Team
 
 from gpu_burnin.api.jobs import API_VERSION, GPUS, HOSTNAME, JOBSET_GROUP
+from gpu_burnin.api.jobs import GROUP as KUEUE_GROUP
 from gpu_burnin.api.names import (
     CHECK,
     COHORT,
     GPU_LABEL,
+    KUEUE_PROVISIONING,
     LABEL_PREFIX,
     LOCAL_QUEUE,
     MANAGED_BY,
+    POWER_CHECK,
     READY_LABEL,
     TEAM_LABEL,
     TEAM_MEMBER_ROLE,
@@ -55,11 +58,15 @@ MOST_OBJECTS = {
 }
 
 
-def objects(teams: Sequence[Team], fleet: Fleet, names: Names) -> list[Object]:
-    """All objects of the teams, in the order in which they are written; none without teams."""
+def objects(teams: Sequence[Team], fleet: Fleet, names: Names, *, scale: bool = False) -> list[Object]:
+    """All objects of the teams, in the order in which they are written; none without teams.
+
+    `scale`: jobs wait for machines that are switched on, by a second check of each queue.
+    """
     if not teams:
         return []
-    return [*_shared(teams, fleet, names), *(one for team in teams for one in _of(team, fleet, names))]
+    of_teams = (one for team in teams for one in _of(team, fleet, names, scale=scale))
+    return [*_shared(teams, fleet, names), *(_powered(names) if scale else []), *of_teams]
 
 
 def quantity(number: float) -> str:
@@ -91,6 +98,20 @@ def _shared(teams: Sequence[Team], fleet: Fleet, names: Names) -> list[Object]:
     ]
 
 
+def _powered(names: Names) -> list[Object]:
+    """The check that Kueue itself judges, by the ProvisioningRequests that it makes and the scaler answers.
+
+    A job without GPUs needs no machine.
+    """
+    config = {"provisioningClassName": names.domain, "managedResources": [GPUS]}
+    parameters = {"apiGroup": KUEUE_GROUP, "kind": "ProvisioningRequestConfig", "name": POWER_CHECK}
+    check = {"controllerName": KUEUE_PROVISIONING, "parameters": parameters}
+    return [
+        _object(API_VERSION, "ProvisioningRequestConfig", POWER_CHECK, spec=config),
+        _object(API_VERSION, "AdmissionCheck", POWER_CHECK, spec=check),
+    ]
+
+
 def _rest(teams: Sequence[Team], shared: Sequence[str], fleet: Fleet) -> Object:
     """The GPUs that no team has: whoever may borrow gets them from the cohort."""
     given = {model: sum(team.gpus.get(model, 0) for team in teams) for model in shared}
@@ -98,7 +119,7 @@ def _rest(teams: Sequence[Team], shared: Sequence[str], fleet: Fleet) -> Object:
     return {"resourceGroups": [{"coveredResources": [GPUS], "flavors": flavors}]} if flavors else {}
 
 
-def _of(team: Team, fleet: Fleet, names: Names) -> list[Object]:
+def _of(team: Team, fleet: Fleet, names: Names, *, scale: bool) -> list[Object]:
     label = {names.team: team.name}
     security = {
         f"pod-security.kubernetes.io/{mode}{part}": value
@@ -108,7 +129,7 @@ def _of(team: Team, fleet: Fleet, names: Names) -> list[Object]:
     return [
         _object("v1", "Namespace", team.name, labels={**label, **security}),
         *(_dedicated_flavor(team, model, fleet, names) for model in team.gpus if team.dedicated),
-        _object(API_VERSION, "ClusterQueue", team.name, labels=label, spec=_cluster_queue(team, label)),
+        _object(API_VERSION, "ClusterQueue", team.name, labels=label, spec=_cluster_queue(team, label, scale=scale)),
         _object(API_VERSION, "LocalQueue", LOCAL_QUEUE, team, spec={"clusterQueue": team.name}),
         _object(
             "v1",
@@ -135,7 +156,7 @@ def _of(team: Team, fleet: Fleet, names: Names) -> list[Object]:
     ]
 
 
-def _cluster_queue(team: Team, label: Mapping[str, str]) -> Object:
+def _cluster_queue(team: Team, label: Mapping[str, str], *, scale: bool) -> Object:
     limits = {"borrowingLimit": "0"} if team.dedicated or not team.borrow else {}
     if team.dedicated:
         limits["lendingLimit"] = "0"
@@ -153,7 +174,7 @@ def _cluster_queue(team: Team, label: Mapping[str, str]) -> Object:
             "withinClusterQueue": "LowerPriority",
         },
         "fairSharing": {"weight": quantity(team.weight)},
-        "admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]},
+        "admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}, *([{"name": POWER_CHECK}] if scale else [])]},
     }
 
 

@@ -24,6 +24,8 @@ MEMORY_PER_SERIES = 8 * 1024
 MEMORY_BASE_BYTES = GIB // 2
 # Prometheus, "Storage": the limit at 80 to 85 % of the disk, because blocks are rewritten before the old ones go.
 SHARE_OF_DISK = 0.8
+# Jobs that only a fleet has that asks for what they are of (fleet_scale).
+ON_DEMAND = frozenset({"scaler"})
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def fleet_series(kept: Mapping[str, Sequence[Mapping[str, Any]]], targets: Mappi
 
     Raises FleetError for a job that only one of the two knows.
     """
-    if unknown := set(targets) ^ set(kept):
+    if unknown := set(targets) ^ set(kept) - (ON_DEMAND - set(targets)):
         raise FleetError(f"{', '.join(sorted(unknown))}: a job needs targets and an entry in files/series.yaml; add it")
     return sum(
         count * (SERIES_OF_A_TARGET + sum(entry["series"] for entry in kept[job])) for job, count in targets.items()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.fleet.repair import bmc
-from gpu_burnin.fleet.repair.bmc import Access, BmcError, Clock, Machine
+from gpu_burnin.power import redfish
+from gpu_burnin.power.port import Clock, Target
+from gpu_burnin.power.redfish import Access, BmcError, Machine, Redfish
 from tests.support.bmc import PASSWORD, USER, UUID, FakeBmc, fake_bmc
 from tests.support.tls_pairs import make_pair
 
@@ -35,8 +36,8 @@ def well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBmc]:
     # What the client waits between its attempts.
     monkeypatch.setattr("sushy.connector.time.sleep", lambda seconds: None)
     # Each look at the power costs the emulator a password check.
-    monkeypatch.setattr(bmc, "SHUTDOWN_S", 4.0)
-    monkeypatch.setattr(bmc, "SWITCH_S", 5.0)
+    monkeypatch.setattr(redfish, "SHUTDOWN_S", 4.0)
+    monkeypatch.setattr(redfish, "SWITCH_S", 5.0)
     with fake_bmc(tmp_path, monkeypatch) as found:
         yield found
 
@@ -108,8 +109,8 @@ def test_a_certificate_of_somebody_else_is_refused(well: FakeBmc, tmp_path: Path
 
 def test_a_silent_bmc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sushy.connector.time.sleep", lambda seconds: None)
-    monkeypatch.setattr(bmc, "CONNECT_S", 0.05)
-    monkeypatch.setattr(bmc, "READ_S", 0.05)
+    monkeypatch.setattr(redfish, "CONNECT_S", 0.05)
+    monkeypatch.setattr(redfish, "READ_S", 0.05)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -184,3 +185,38 @@ def test_a_machine_is_known_by_its_serial_number(well: FakeBmc) -> None:
 def test_a_machine_that_the_bmc_does_not_have(well: FakeBmc) -> None:
     with pytest.raises(BmcError, match=r"cannot find its machine: it answered 404"):
         Machine(access(well, system="9"))
+
+
+def provider(found: FakeBmc) -> Redfish:
+    time = Time()
+    return Redfish(USER, PASSWORD, str(found.ca_file), clock=time.clock)
+
+
+def target(found: FakeBmc, **changes: str) -> Target:
+    return Target(**{"name": "gpu-1", "address": found.address, "uuid": UUID, **changes})  # type: ignore[arg-type]
+
+
+def test_a_provider_switches_off_in_order_and_on_and_orders_nothing_twice(well: FakeBmc) -> None:
+    redfish_way, gpu_1 = provider(well), target(well)
+    assert redfish_way.is_on(gpu_1)
+    for _ in range(2):
+        redfish_way.turn_off(gpu_1)
+    assert not redfish_way.is_on(gpu_1)
+    for _ in range(2):
+        redfish_way.turn_on(gpu_1)
+    assert redfish_way.is_on(gpu_1)
+    assert well.orders == ["GracefulShutdown", "On"]
+
+
+def test_a_provider_takes_no_word_of_another_machines_bmc(well: FakeBmc) -> None:
+    other = target(well, uuid="00000000-0000-0000-0000-000000000001")
+    for call in (provider(well).is_on, provider(well).turn_on, provider(well).turn_off):
+        with pytest.raises(BmcError, match=r"correct fleet_power\.address, or fleet_power\.uuid"):
+            call(other)
+    assert well.orders == []
+
+
+def test_a_machine_of_which_nothing_is_pinned_is_not_switched(well: FakeBmc) -> None:
+    with pytest.raises(BmcError, match="neither UUID nor serial number of it is pinned"):
+        provider(well).turn_on(target(well, uuid=""))
+    assert well.orders == []

@@ -6,9 +6,8 @@ community.general's redfish_command would be one task more simple, but takes an 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ import sushy
 from sushy import auth, exceptions
 from sushy.resources.constants import PowerState, ResetType
 
-from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.power.port import Clock, PowerError, Target
 
 # A BMC answers within seconds when it is well; some take half a minute under load.
 CONNECT_S, READ_S = 10.0, 60.0
@@ -31,13 +30,17 @@ _NO_SERIALS = frozenset(
 )
 
 
-class BmcError(GpuBurninError):
+class BmcError(PowerError):
     """A BMC that refuses, does not answer, or does not do as it is told; one sentence."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """How a node's BMC is reached. `ca_file` "" means the system's authorities; `system` "" the only machine it has."""
+    """How a node's BMC is reached. `ca_file` "" means the system's authorities; `system` "" the only machine it has.
+
+    `settings` is what the names of these begin with where a person sets them, `otherwise` what he may do beside
+    correcting the address of another machine's BMC.
+    """
 
     node: str
     address: str
@@ -46,6 +49,8 @@ class Access:
     ca_file: str = ""
     verify: bool = True
     system: str = ""
+    settings: str = "repair_bmc_"
+    otherwise: str = ", or set repair_bmc_identity_check to false for machines that share or hide them"
 
     def __repr__(self) -> str:
         return f"Access({self.node}, {self.address})"
@@ -56,18 +61,10 @@ class Access:
         url = self.address if "://" in self.address else f"https://{self.address}"
         if urlsplit(url).scheme != "https" or not urlsplit(url).hostname:
             raise BmcError(
-                f"{self.node}: repair_bmc_address {self.address} is no address for https; write HOST, HOST:PORT or "
+                f"{self.node}: {self.settings}address {self.address} is no address for https; write HOST, HOST:PORT or "
                 "https://HOST"
             )
         return url
-
-
-@dataclass
-class Clock:
-    """Time as the waiting sees it."""
-
-    now_s: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
 
 
 class Machine:
@@ -115,18 +112,26 @@ class Machine:
         raise BmcError(
             f"{self._name} is not shown to be that of this node: it tells UUID {uuid or 'none'} and serial number "
             f"{serial or 'none'}, the node UUID {own_uuid or 'none'} and serial number {own_serial or 'none'}; correct "
-            "repair_bmc_address, or set repair_bmc_identity_check to false for machines that share or hide them"
+            f"{self._settings}address{self.access.otherwise}"
         )
 
     def power_cycle(self, off_s: float = OFF_S) -> None:
         """Off, with an orderly shutdown where that works, and on again. A machine that is off is put on."""
         if self.on:
-            if not self._shut_down():
-                self._order(ResetType.FORCE_OFF)
-                self._await(False, ResetType.FORCE_OFF, SWITCH_S)
+            self.turn_off()
             self._clock.sleep(off_s)
+        self.turn_on()
+
+    def turn_on(self) -> None:
+        """Have the power on; returns when the BMC shows that it is."""
         self._order(ResetType.ON)
         self._await(True, ResetType.ON, SWITCH_S)
+
+    def turn_off(self) -> None:
+        """Have the power off, with an orderly shutdown where that works; returns when the BMC shows that it is."""
+        if not self._shut_down():
+            self._order(ResetType.FORCE_OFF)
+            self._await(False, ResetType.FORCE_OFF, SWITCH_S)
 
     def _shut_down(self) -> bool:
         """Ask the operating system to end; whether it did. One that hangs does not."""
@@ -154,6 +159,10 @@ class Machine:
             self._clock.sleep(_POLL_S)
 
     @property
+    def _settings(self) -> str:
+        return self.access.settings
+
+    @property
     def _name(self) -> str:
         return f"{self.access.node}: its BMC {self.access.address}"
 
@@ -162,16 +171,17 @@ class Machine:
             return call()
         except exceptions.AccessError as error:
             raise BmcError(
-                f"{self._name} refuses user {self.access.user} to {what}; correct repair_bmc_user and the password"
+                f"{self._name} refuses user {self.access.user} to {what}; correct {self._settings}user and the password"
             ) from error
         except exceptions.ConnectionError as error:
             if "certificate" in str(error).lower():
                 raise BmcError(
                     f"{self._name} has a certificate that cannot be trusted ({_cause(error)}); give its authority as "
-                    "repair_bmc_ca_file"
+                    f"{self._settings}ca_file"
                 ) from error
             raise BmcError(
-                f"{self._name} does not answer ({_cause(error)}); check repair_bmc_address and the way to its network"
+                f"{self._name} does not answer ({_cause(error)}); check {self._settings}address and the way to its "
+                "network"
             ) from error
         except exceptions.HTTPError as error:
             detail = str(error.detail or "no word").rstrip(".")
@@ -181,6 +191,57 @@ class Machine:
         except (exceptions.SushyError, ValueError, KeyError, OSError) as error:
             detail = " ".join(str(error).split()).rstrip(".")
             raise BmcError(f"{self._name} cannot {what} ({detail}); look at its Redfish service") from error
+
+
+@dataclass(frozen=True)
+class Redfish:
+    """The machines whose BMCs take this user. See port.Provider."""
+
+    user: str
+    password: str
+    ca_file: str = ""
+    verify: bool = True
+    clock: Clock = field(default_factory=Clock)
+
+    def __repr__(self) -> str:
+        return f"Redfish({self.user})"
+
+    def is_on(self, target: Target) -> bool:
+        """See port.Provider. What another machine's BMC says is no answer."""
+        return self._machine(target).on
+
+    def turn_on(self, target: Target) -> None:
+        """See port.Provider."""
+        machine = self._machine(target)
+        if not machine.on:
+            machine.turn_on()
+
+    def turn_off(self, target: Target) -> None:
+        """See port.Provider."""
+        machine = self._machine(target)
+        if machine.on:
+            machine.turn_off()
+
+    def _machine(self, target: Target) -> Machine:
+        if not (target.uuid or target.serial):
+            raise BmcError(
+                f"{target.name}: neither UUID nor serial number of it is pinned, so nobody knows whose BMC answers; "
+                "give fleet_power.uuid or fleet_power.serial"
+            )
+        access = Access(
+            node=target.name,
+            address=target.address,
+            user=self.user,
+            password=self.password,
+            ca_file=self.ca_file,
+            verify=self.verify,
+            system=target.system,
+            settings="fleet_power.",
+            otherwise=", or fleet_power.uuid and fleet_power.serial, which are pinned",
+        )
+        machine = Machine(access, self.clock)
+        machine.refuse_other({"product_uuid": target.uuid, "product_serial": target.serial})
+        return machine
 
 
 def _cause(error: Exception) -> str:

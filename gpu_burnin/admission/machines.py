@@ -1,0 +1,98 @@
+"""Writing the inventory's machines into the cluster: one MachinePower for each node that the scaler may switch.
+
+What power is wanted, what people ask and all that the scaler has seen is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound
+from gpu_burnin.api.machine_power import (
+    MachinePower,
+    MachineSpec,
+    Power,
+    machine_document,
+    machines_path,
+    parse_machine,
+)
+from gpu_burnin.api.names import MACHINE_KIND, Names
+from gpu_burnin.system.codec import to_json
+
+_PARTS = ("supply", "gpus", "model", "place")
+_MOST_TRIES = 10
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What differs, before and after, by name; and sentences on machines that stay though they left the inventory."""
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was (or would be) written."""
+        return bool(self.before or self.after)
+
+
+def have_machines(api: KubeApi, names: Names, wanted: Mapping[str, MachineSpec], *, apply: bool) -> Machines:
+    """Make the MachinePowers those of the inventory. Raises ApiError and MachineError.
+
+    One that has left goes, unless it is off: nobody would put it on again, so a person does that first.
+    """
+    try:
+        known = {one.name: one for one in map(parse_machine, api.items(machines_path(names), f"list {MACHINE_KIND}s"))}
+    except NotFound:
+        if apply:
+            raise
+        known = {}
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    notes: list[str] = []
+    for name, spec in sorted(wanted.items()):
+        old = known.get(name)
+        if old is None:
+            after[name] = _parts(spec)
+        elif _parts(old.spec) != _parts(spec):
+            before[name], after[name] = _parts(old.spec), _parts(spec)
+    for name in sorted(known.keys() - wanted.keys()):
+        if known[name].status.power is Power.OFF:
+            notes.append(
+                f"{name}: its machine is off, and the inventory says no more how it is switched on (fleet_power); put "
+                "it on, or take it away for good and delete its MachinePower"
+            )
+        else:
+            before[name] = _parts(known[name].spec)
+    if apply:
+        for name in {**before, **after}:
+            _write(api, names, name, wanted.get(name), known.get(name))
+    return Machines(before, after, tuple(notes))
+
+
+def _write(api: KubeApi, names: Names, name: str, spec: MachineSpec | None, old: MachinePower | None) -> None:
+    path = machines_path(names, name)
+    if spec is None:
+        api.delete(path, f"delete {MACHINE_KIND} {name}")
+        return
+    if old is None:
+        made = machine_document(MachinePower(name, replace(spec, wanted=None, hold=None, release=None)), names)
+        api.create(machines_path(names), made, f"create {MACHINE_KIND} {name}")
+        return
+    for _ in range(_MOST_TRIES):
+        version = str(api.get(path, f"read {MACHINE_KIND} {name}")["metadata"]["resourceVersion"])
+        test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+        changes = [{"op": "add", "path": f"/spec/{part}", "value": value} for part, value in _parts(spec).items()]
+        try:
+            api.patch(path, [test, *changes], f"patch {MACHINE_KIND} {name}")
+            return
+        except Conflict as error:
+            conflict = error
+    raise ApiError(f"{name}: its {MACHINE_KIND} changed at each of {_MOST_TRIES} tries ({conflict}); run this again")
+
+
+def _parts(spec: MachineSpec) -> dict[str, Any]:
+    return {part: to_json(getattr(spec, part)) for part in _PARTS}

@@ -1,0 +1,53 @@
+"""The inventory's machines in the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.admission.machines import have_machines
+from gpu_burnin.api.machine_power import MachineSpec, Supply
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import Place
+from tests.support.fake_api import FakeApi
+
+NAMES = Names()
+SPEC = MachineSpec(Supply("redfish", "10.0.0.1", uuid="u"), 8, "h100", Place("r1"))
+WISH = {"power": "off", "who": "muster:scaler", "why": "idle", "since": "2026-11-27T12:00:00.000Z"}
+
+
+@pytest.fixture
+def there(api: FakeApi) -> FakeApi:
+    api.objects["machinepowers"] = {}
+    return api
+
+
+def spec_of(api: FakeApi, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = api.objects["machinepowers"][name]["spec"]
+    return found
+
+
+def test_machines_are_made_changed_and_left_alone(there: FakeApi, kube: KubeApi) -> None:
+    first = have_machines(kube, NAMES, {"gpu-1": SPEC}, apply=True)
+    assert first.changed and spec_of(there, "gpu-1")["supply"]["address"] == "10.0.0.1"
+    assert not have_machines(kube, NAMES, {"gpu-1": SPEC}, apply=True).changed
+    there.merge("machinepowers", "gpu-1", {"spec": {"wanted": WISH}})
+    moved = MachineSpec(SPEC.supply, 8, "h100", Place("r2"))
+    assert have_machines(kube, NAMES, {"gpu-1": moved}, apply=True).changed
+    assert spec_of(there, "gpu-1")["wanted"] == WISH and spec_of(there, "gpu-1")["place"] == {"rack": "r2"}
+
+
+def test_check_mode_writes_nothing_also_before_there_is_a_definition(api: FakeApi, kube: KubeApi) -> None:
+    api.unknown.add("machinepowers")
+    assert have_machines(kube, NAMES, {"gpu-1": SPEC}, apply=False).after.keys() == {"gpu-1"}
+    assert not api.objects.get("machinepowers")
+
+
+def test_a_machine_that_left_goes_unless_it_is_off(there: FakeApi, kube: KubeApi) -> None:
+    have_machines(kube, NAMES, {"gpu-1": SPEC, "gpu-2": SPEC}, apply=True)
+    there.merge("machinepowers", "gpu-1", {"status": {"power": "off"}})
+    done = have_machines(kube, NAMES, {}, apply=True)
+    assert set(there.objects["machinepowers"]) == {"gpu-1"}
+    assert done.notes[0].startswith("gpu-1: its machine is off, and the inventory says no more how")
