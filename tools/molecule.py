@@ -40,6 +40,8 @@ OWN_HOSTS: Mapping[str, str] = {
     "etcd": "members speak IPv6, and one loses its data",
     "etcd_backup": "a second place for snapshots, and a restore, which takes back what the fleet has written since",
     "local_ssd": "disks are refused, and one with data on it is wiped",
+    "node_dns": "it is off in the lab; one host asks itself",
+    "node_traffic": "its chains come and go, and all tables are compared; the lab's inventory has no classes",
     "nvidia_driver": "drivers that do not load, repositories that nobody signed, and reboots",
     "pki": "an API server's certificate for another address, and a CA's key under a password",
     "preflight": "hosts that no fleet may have: a stranger on a port, somebody's data on the disk",

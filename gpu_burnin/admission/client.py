@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -39,8 +40,10 @@ CONNECTIONS = 16
 REQUEST_TIMEOUT_S = (5.0, 30.0)
 # 429 and 503 carry Retry-After (API priority and fairness); a request so answered was not carried out.
 _RETRIES = 5
+_BACKOFF_S = 0.2
 # Bookmarks come every minute or so: a watch that is silent for longer is dead.
 WATCH_SILENCE_S = 150.0
+_QUOTAS = "resourcequotas"
 NODES = "/api/v1/nodes"
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
@@ -63,6 +66,10 @@ class Gone(ApiError):
 
 class Conflict(Exception):
     """The object has changed since it was read: read it again and decide again."""
+
+
+class QuotaBusy(Conflict):
+    """The server lost a race with itself as it counted a new object in its namespace's quota: nothing was made."""
 
 
 def admissions_path(names: Names, name: str = "") -> str:
@@ -101,7 +108,7 @@ class KubeApi:
             read=0,
             status_forcelist=(429, 503) if retries else (),
             allowed_methods=None,
-            backoff_factor=0.2,
+            backoff_factor=_BACKOFF_S,
             raise_on_status=False,
         )
         try:
@@ -120,6 +127,7 @@ class KubeApi:
         self._base_path = urlsplit(self.server).path
         self._timeout = urllib3.Timeout(connect=timeout_s[0], read=timeout_s[1])
         self._before_write = before_write
+        self._quota_waits_s = tuple(_BACKOFF_S * 2**n for n in range(retries))
         self._streams: set[urllib3.BaseHTTPResponse] = set()
         self._hung_up = False
 
@@ -226,7 +234,13 @@ class KubeApi:
 
     def create(self, path: str, document: Object, what: str = "") -> Object:
         """Create an object, or do what a subresource does. Raises Conflict when it is there."""
-        return self._json("POST", path, what or f"create in {path}", document)
+        what = what or f"create in {path}"
+        for wait_s in self._quota_waits_s:
+            try:
+                return self._json("POST", path, what, document)
+            except QuotaBusy:
+                time.sleep(wait_s)
+        return self._json("POST", path, what, document)
 
     def apply(self, path: str, document: Object, what: str = "") -> Object:
         """Apply an object (server side), as the path's query says. Raises Conflict and ApiError."""
@@ -309,6 +323,8 @@ class KubeApi:
 
     def _refused(self, status: int, message: str, what: str) -> Exception:
         sentence = f"{self.server}: cannot {what}: {message}"
+        if status == 409 and f" on {_QUOTAS} " in message:
+            return QuotaBusy(sentence)
         # The API server answers a `test` that does not hold with 422, a lost race with 409.
         if status in (409, 422):
             return Conflict(sentence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 DEFAULT_DOMAIN = "muster.dev"
@@ -27,6 +28,8 @@ TEAM_MEMBER_ROLE = "muster:team-member"
 GATE_POLICY = "muster-node-gate.static.k8s.io"
 GATE_PROBE_NODE = "muster-gate-probe"
 NODE_USER = "system:node:"
+# On what is Muster's alone to write and to remove.
+MANAGED_BY: Mapping[str, str] = {"app.kubernetes.io/managed-by": "muster"}
 # Where the admitter's Lease and the pause switch are.
 SYSTEM_NAMESPACE = "muster-system"
 LEASE = "muster-admitter"

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from gpu_burnin.launch.objects import config_map, job_set
 from gpu_burnin.launch.offer import check_quota, choose_level, choose_model
 from gpu_burnin.launch.outcome import Outcome
 from gpu_burnin.launch.pack import Packed, pack, pack_text
+from gpu_burnin.launch.pod_options import check_cpus, check_env_from, check_hold, check_memory, check_volumes
 from gpu_burnin.launch.request import (
     Request,
     check_env,
@@ -68,6 +70,11 @@ def run(
     priority: str | None = None,
     max_runtime_s: int | None = None,
     env: Mapping[str, str] | None = None,
+    env_from: Sequence[str] = (),
+    volumes: Sequence[str] = (),
+    cpus: float | None = None,
+    memory: str | None = None,
+    hold_until: str | None = None,
     restarts: int = 3,
     grace_s: int = 120,
     follow: bool = True,
@@ -84,7 +91,11 @@ def run(
     Each node runs `processes_per_node` of it, by default one for each GPU, with the variables that torchrun sets.
     `kind` is a model of GPU or its beginning (h100), `near` the level that all nodes share (rack, leaf). Exit code 42
     of a process says that it saved and wants to be started again; that and lost nodes do not count as `restarts`.
-    With `follow` the log of the first node is shown until the job ends.
+
+    `volumes` are PersistentVolumeClaims of the team, as NAME:/path or NAME:/path:ro; `env_from` its Secrets and
+    ConfigMaps of which each key becomes a variable (NAME, secret/NAME, configmap/NAME). `cpus` and `memory` (512Gi) are
+    what each node has for it at least. `hold_until`, "checkpoint" or a time (RFC 3339), is how long a node that should
+    leave work is left to the job. With `follow` the log of the first node is shown until the job ends.
     """
     check_figures(
         nodes=nodes,
@@ -95,6 +106,9 @@ def run(
         grace_s=grace_s,
     )
     team, env = check_team(team), check_env(env or {})
+    mounts, variables = check_volumes(volumes), check_env_from(env_from)
+    cpu_quantity, memory = check_cpus(cpus), check_memory(memory)
+    hold_until = check_hold(hold_until, datetime.now(UTC))
     name = check_name(name) if name is not None else name_after(_title(train))
     check_source(source, sha256)
     packed, argv = _packed(train, args, kwargs, entry, source)
@@ -112,6 +126,8 @@ def run(
     gpus = gpus_per_node or look.gpus_of_a_node(api, offer, model)
     check_quota(offer, model, nodes, gpus)
     look.check_priority(api, priority)
+    look.check_claims(api, team, mounts, nodes)
+    variables = look.find_variables(api, team, variables)
     look.check_free(api, team, name)
     request = Request(
         name=name,
@@ -128,6 +144,11 @@ def run(
         argv=argv,
         url=source,
         env=env,
+        variables=variables,
+        mounts=mounts,
+        cpus=cpu_quantity,
+        memory=memory,
+        hold_until=hold_until,
         priority=priority,
         max_runtime_s=max_runtime_s,
         restarts=restarts,

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
-from gpu_burnin.admission.client import ApiError, KubeApi, Object
-from gpu_burnin.api.jobs import GPUS, kueue_path
+from gpu_burnin.admission.client import METADATA_ONLY, ApiError, KubeApi, NotFound, Object
+from gpu_burnin.api.jobs import GPUS, JOBSET_API, JOBSET_GROUP, kueue_path
 from gpu_burnin.api.names import GPU_LABEL, LOCAL_QUEUE, Names
 from gpu_burnin.launch.errors import LaunchError
-from gpu_burnin.launch.objects import API_VERSION
 from gpu_burnin.launch.offer import Offer, flavors_of, offer_of
+from gpu_burnin.launch.pod_options import CONFIG_MAP, SECRET, Mount, Variables
 
 _ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _DEFAULTS = "muster-launch"
 # So many teams are asked for, where somebody has no right in the one that was named.
 _MOST_TEAMS = 50
+_MANY, _READ_MANY = "ReadWriteMany", "ReadOnlyMany"
+_KINDS = {SECRET: "Secret", CONFIG_MAP: "ConfigMap"}
 
 
 def job_sets_path(team: str, name: str = "") -> str:
     """Where a team's JobSets are, or one of them."""
-    return _in(f"/apis/{API_VERSION}/namespaces/{quote(team, safe='')}/jobsets", name)
+    return _in(f"{JOBSET_API}/namespaces/{quote(team, safe='')}/jobsets", name)
 
 
 def core_path(team: str, kind: str, name: str = "") -> str:
@@ -44,7 +47,7 @@ def check_rights(api: KubeApi, team: str) -> None:
 
 
 def _may_launch(api: KubeApi, team: str) -> bool:
-    wanted = (("jobset.x-k8s.io", "jobsets"), ("", "configmaps"))
+    wanted = ((JOBSET_GROUP, "jobsets"), ("", "configmaps"))
     return all(_may(api, team, group, resource) for group, resource in wanted)
 
 
@@ -140,6 +143,63 @@ def check_priority(api: KubeApi, priority: str | None) -> None:
     if priority not in known:
         there = f"those that there are: {', '.join(known)}" if known else "there are none: leave it out"
         raise LaunchError(f"there is no priority {priority!r}; {there}")
+
+
+def check_claims(api: KubeApi, team: str, mounts: Sequence[Mount], nodes: int) -> None:
+    """Refuse a claim that is not there, or that so many pods cannot have. Raises LaunchError and ApiError."""
+    place = core_path(team, "persistentvolumeclaims")
+    for mount in mounts:
+        claim = api.find(core_path(team, "persistentvolumeclaims", mount.claim), f"read the claim {mount.claim}")
+        if claim is None:
+            known = ", ".join(one["metadata"]["name"] for one in api.items(place, f"list the claims of {team}"))
+            there = f"those that there are: {known}" if known else "it has none: make one with kubectl"
+            raise LaunchError(f"{team} has no PersistentVolumeClaim {mount.claim}; {there}")
+        if why := _unusable(claim, mount, nodes):
+            raise LaunchError(f"the PersistentVolumeClaim {mount.claim} of {team} {why}")
+
+
+def _unusable(claim: Object, mount: Mount, nodes: int) -> str:
+    """Why pods would wait for a claim for ever; "" where they would not."""
+    spec, status = claim["spec"], claim.get("status") or {}
+    # A volume may have more modes than it was claimed with.
+    modes = set(status.get("accessModes") or spec.get("accessModes") or ())
+    if claim["metadata"].get("deletionTimestamp"):
+        return "is being deleted; name another one"
+    if status.get("phase") == "Lost":
+        return "has lost its volume; name another one"
+    if spec.get("volumeMode") == "Block":
+        return "is a raw device, and has no files; name one with volumeMode Filesystem"
+    if modes == {_READ_MANY} and not mount.read_only:
+        return f"can only be read; write {mount.claim}:{mount.path}:ro"
+    if nodes > 1 and not modes & {_MANY, *([_READ_MANY] if mount.read_only else [])}:
+        wanted = f"{_MANY} or {_READ_MANY}" if mount.read_only else _MANY
+        return f"is for one node ({', '.join(sorted(modes))}), and the job has {nodes:,}; name one that is {wanted}"
+    return ""
+
+
+def find_variables(api: KubeApi, team: str, variables: Sequence[Variables]) -> tuple[Variables, ...]:
+    """Secrets and ConfigMaps with their kind. Their values are not read. Raises LaunchError and ApiError."""
+    found = []
+    for one in variables:
+        kinds = [one.kind] if one.kind else list(_KINDS)
+        there = [kind for kind in kinds if _is_there(api, team, kind, one.name)]
+        if len(there) > 1:
+            raise LaunchError(
+                f"{team} has a Secret and a ConfigMap {one.name}; write {SECRET}/{one.name} or {CONFIG_MAP}/{one.name}"
+            )
+        if not there:
+            what = " or ".join(_KINDS[kind] for kind in kinds)
+            raise LaunchError(f"{team} has no {what} {one.name}; make it with kubectl, or correct the name")
+        found.append(replace(one, kind=there[0]))
+    return tuple(found)
+
+
+def _is_there(api: KubeApi, team: str, kind: str, name: str) -> bool:
+    try:
+        api.get(core_path(team, f"{kind}s", name), f"look for the {_KINDS[kind]} {name}", answer=METADATA_ONLY)
+    except NotFound:
+        return False
+    return True
 
 
 def check_free(api: KubeApi, team: str, name: str) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from gpu_burnin.api.jobs import GPUS, GROUP, QUEUE_NAME, START_AGAIN
-from gpu_burnin.api.names import GPU_LABEL, LOCAL_QUEUE, Names
+from gpu_burnin.api.jobs import GPUS, GROUP, JOBSET_API_VERSION, QUEUE_NAME, START_AGAIN
+from gpu_burnin.api.names import GPU_LABEL, LOCAL_QUEUE, MANAGED_BY, Names
+from gpu_burnin.launch.pod_options import SECRET
 from gpu_burnin.launch.request import Request
 
-API_VERSION, KIND = "jobset.x-k8s.io/v1alpha2", "JobSet"
+KIND = "JobSet"
 REPLICATED_JOB, CONTAINER = "node", "node"
 PRIORITY_LABEL = f"{GROUP}/priority-class"
 REQUIRED_TOPOLOGY = f"{GROUP}/podset-required-topology"
@@ -54,11 +55,11 @@ def config_map(request: Request, archive: bytes | None, owner: Mapping[str, Any]
     metadata: dict[str, Any] = {
         "name": request.name,
         "namespace": request.team,
-        "labels": {JOBSET_LABEL: request.name, "app.kubernetes.io/managed-by": "muster"},
+        "labels": {JOBSET_LABEL: request.name, **MANAGED_BY},
     }
     if owner is not None:
         metadata["ownerReferences"] = [
-            {"apiVersion": API_VERSION, "kind": KIND, "name": request.name, "uid": owner["metadata"]["uid"]}
+            {"apiVersion": JOBSET_API_VERSION, "kind": KIND, "name": request.name, "uid": owner["metadata"]["uid"]}
         ]
     return {
         "apiVersion": "v1",
@@ -92,12 +93,12 @@ def _text_of(package: str, name: str) -> str:
 
 def job_set(request: Request, names: Names) -> dict[str, Any]:
     """The JobSet: Kueue starts it when the whole gang has its nodes."""
-    labels = {QUEUE_NAME: LOCAL_QUEUE, "app.kubernetes.io/managed-by": "muster"}
+    labels = {QUEUE_NAME: LOCAL_QUEUE, **MANAGED_BY}
     if request.priority:
         labels[PRIORITY_LABEL] = request.priority
     annotations = {names.max_runtime: str(request.max_runtime_s)} if request.max_runtime_s else {}
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": JOBSET_API_VERSION,
         "kind": KIND,
         "metadata": {
             "name": request.name,
@@ -145,24 +146,29 @@ def _job(request: Request, names: Names) -> dict[str, Any]:
                     "action": "FailJob",
                     "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [START_AGAIN]},
                 },
-                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                # A lost or drained node; one that is shut while a pod of the gang waits for it (Kueue ends that pod).
+                *(
+                    {"action": "FailJob", "onPodConditions": [{"type": condition, "status": "True"}]}
+                    for condition in ("DisruptionTarget", "TerminatedByKueue")
+                ),
             ]
         },
-        "template": {"metadata": {"annotations": _pod_annotations(request)}, "spec": _pod(request, names)},
+        "template": {"metadata": {"annotations": _pod_annotations(request, names)}, "spec": _pod(request, names)},
     }
     if request.max_runtime_s:
         job["activeDeadlineSeconds"] = request.max_runtime_s
     return job
 
 
-def _pod_annotations(request: Request) -> dict[str, str]:
+def _pod_annotations(request: Request, names: Names) -> dict[str, str]:
     if request.near:
         place = {REQUIRED_TOPOLOGY: request.near}
     elif request.close_by:
         place = {PREFERRED_TOPOLOGY: request.close_by}
     else:
         place = {UNCONSTRAINED_TOPOLOGY: "true"}
-    return {**place, FORCEFULLY: "true"}
+    hold = {names.hold_until: request.hold_until} if request.hold_until else {}
+    return {**place, FORCEFULLY: "true", **hold}
 
 
 def _pod(request: Request, names: Names) -> dict[str, Any]:
@@ -177,6 +183,8 @@ def _pod(request: Request, names: Names) -> dict[str, Any]:
             "runAsUser": _USER,
             "runAsGroup": _USER,
             "fsGroup": _USER,
+            # Of a claim with millions of files each would be given to the group again at every start.
+            "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "tolerations": [
@@ -210,7 +218,10 @@ def _container(request: Request) -> dict[str, Any]:
             },
             {"name": "MUSTER_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ],
-        "resources": {"limits": {GPUS: str(request.gpus_per_node)}},
+        "envFrom": [
+            {"secretRef" if one.kind == SECRET else "configMapRef": {"name": one.name}} for one in request.variables
+        ],
+        "resources": _resources(request),
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -218,8 +229,22 @@ def _container(request: Request) -> dict[str, Any]:
             {"name": "leave", "mountPath": _LEAVE, "readOnly": True},
             {"name": "work", "mountPath": _WORK},
             {"name": "shared-memory", "mountPath": "/dev/shm"},
+            *(
+                {"name": _claim(number), "mountPath": mount.path, "readOnly": mount.read_only}
+                for number, mount in enumerate(request.mounts)
+            ),
         ],
     }
+
+
+def _resources(request: Request) -> dict[str, Any]:
+    requests = {"cpu": request.cpus, "memory": request.memory}
+    given = {name: amount for name, amount in requests.items() if amount is not None}
+    return {"limits": {GPUS: str(request.gpus_per_node)}, **({"requests": given} if given else {})}
+
+
+def _claim(number: int) -> str:
+    return f"claim-{number}"
 
 
 def _variables(request: Request) -> dict[str, str]:
@@ -258,4 +283,11 @@ def _volumes(request: Request, names: Names) -> list[dict[str, Any]]:
         {"name": "work", "emptyDir": {}},
         # A container's own is 64 MiB; NCCL and workers that read data want more.
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+        *(
+            {
+                "name": _claim(number),
+                "persistentVolumeClaim": {"claimName": mount.claim, "readOnly": mount.read_only},
+            }
+            for number, mount in enumerate(request.mounts)
+        ),
     ]

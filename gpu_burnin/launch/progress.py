@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from gpu_burnin.admission.client import KubeApi, Object
-from gpu_burnin.api.jobs import kueue_path
-
-_UID_LABEL = "kueue.x-k8s.io/job-uid"
+from gpu_burnin.api import kueue
+from gpu_burnin.api.jobs import JOB_UID, kueue_path
+from gpu_burnin.api.waits import Surroundings, Why, said_of_eviction, why_waits
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Stand:
 
 
 def stand_of(job_set: Object, workload: Object | None) -> Stand:
-    """How a job stands."""
+    """How a job stands now."""
     status = job_set.get("status") or {}
     conditions = _conditions(job_set)
     restarts = int(status.get("restarts") or 0)
@@ -41,23 +42,15 @@ def stand_of(job_set: Object, workload: Object | None) -> Stand:
 def _waiting(workload: Object | None) -> str:
     if workload is None:
         return "it waits for its queue to see it"
-    conditions = _conditions(workload)
-    status = workload.get("status") or {}
-    if "Admitted" in conditions:
+    # Of the fleet around it, of which a member may read little, `muster why` says more.
+    job = kueue.workload(workload)
+    wait = why_waits(job, Surroundings(), datetime.now(UTC))
+    if wait is None:
         return "it has its nodes"
-    if "QuotaReserved" in conditions:
-        checks = [
-            f"{one['name']} {one['state']}" + (f" ({one['message']})" if one.get("message") else "")
-            for one in status.get("admissionChecks") or []
-            if one.get("state") != "Ready"
-        ]
-        return f"its nodes are chosen, and it waits for {', '.join(checks) or 'them'}"
-    parts = []
-    if (evicted := conditions.get("Evicted")) is not None:
-        parts.append(f"it was sent back to its queue: {_words(evicted)}")
-    reserved = next((one for one in status.get("conditions") or [] if one["type"] == "QuotaReserved"), None)
-    parts.append(f"it waits: {_words(reserved)}" if reserved else "it waits in its queue")
-    return "; ".join(parts)
+    waits = f"it waits: {wait.sentence}"
+    if job.has("Evicted") and wait.why is not Why.BACK_OFF:
+        return f"it was sent back to its queue: {said_of_eviction(job.conditions['Evicted'].message)}; {waits}"
+    return waits
 
 
 def _conditions(found: Object) -> dict[str, Mapping[str, Any]]:
@@ -73,4 +66,4 @@ def workload_of(api: KubeApi, team: str, job_set: Object) -> Object | None:
     """Kueue's Workload of a JobSet. Raises ApiError."""
     uid = job_set["metadata"]["uid"]
     path = kueue_path("workloads", team)
-    return next(iter(api.items(path, "read the job's Workload", labelSelector=f"{_UID_LABEL}={uid}")), None)
+    return next(iter(api.items(path, "read the job's Workload", labelSelector=f"{JOB_UID}={uid}")), None)

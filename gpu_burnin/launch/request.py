@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpu_burnin.launch.errors import LaunchError
+from gpu_burnin.launch.pod_options import Mount, Variables
 
 # With what JobSet and Job append (-node-0-NNNNN-xxxxx) a pod's name stays a label: 63 characters.
 MOST_NAME = 42
@@ -32,7 +33,8 @@ class Request:
     """A job: `nodes` pods with `gpus_per_node` GPUs each, `processes_per_node` processes in each.
 
     `model` is a key of hardware/skus.yaml, "" where any will do. `near` is the key of the label that all nodes have to
-    share; `close_by` one that they share where that can be. `sha256` is that of the source.
+    share; `close_by` one that they share where that can be. `sha256` is that of the source. `cpus` and `memory` are
+    what each pod asks for, as Kubernetes writes it; None is what the team's LimitRange says.
     """
 
     name: str
@@ -49,6 +51,11 @@ class Request:
     argv: tuple[str, ...] = ()
     url: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    variables: tuple[Variables, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    cpus: str | None = None
+    memory: str | None = None
+    hold_until: str | None = None
     priority: str | None = None
     max_runtime_s: int | None = None
     restarts: int = 3

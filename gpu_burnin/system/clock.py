@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from gpu_burnin.types import Notice
 
 CODE = "CLOCK_STEPPED"
+# In the place of a time that nobody tells.
+NEVER = datetime.min.replace(tzinfo=UTC)
 # ntpd slews by 500 parts in a million at the most. What is beyond both bounds was a step, or as good as one.
 _LEAST_STEP_S = 1.0
 _SLEWED_SHARE = 0.001
@@ -35,6 +37,14 @@ def parse_rfc3339(text: str) -> datetime:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)
     except OverflowError as error:  # the first and the last day that there are, east or west of here
         raise ValueError(str(error)) from None
+
+
+def time_of(text: object) -> datetime | None:
+    """The time of an RFC 3339 text; None for anything else."""
+    try:
+        return parse_rfc3339(str(text))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ SLOW = frozenset(
         # Joins that end, and those that add up.
         "MusterJoinsStalled", "MusterJoinsFast",
         # Rates that are over their limit after two reads.
-        "MusterApiThrottled", "MusterMemoryLow",
+        "MusterApiThrottled", "MusterMemoryLow", "MusterTrafficOverLimit",
         # What was not there an hour ago: here it was, a replay before.
         "MusterXidWarned",
     }

@@ -17,7 +17,8 @@ from tests.lab.prepare import prepare
 
 from . import first_run
 from .fleet import Fleet
-from .jobs_stack import Jobs, jobs_stack
+from .jobs_stack import Jobs
+from .jobs_start import jobs_stack
 from .kube import NO_BINARIES, Client, Server, api_server, apply_ledger, binaries
 
 KEEP = os.environ.get("MUSTER_KEEP_LAB") == "1"

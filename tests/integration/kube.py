@@ -264,7 +264,7 @@ def gate_file(name: str, directory: Path) -> str:
         **defaults("node_admission"),
         "node_admission_domain": "muster.dev",
         "node_admission_system_nodes": ["system-1"],
-        # The webhooks of jobs stand in the API itself here (jobs_stack.py).
+        # The webhooks of jobs stand in the API itself here (jobs_start.py).
         "node_admission_teams": False,
         "node_admission_dir": str(directory / "admission"),
     }

@@ -34,6 +34,14 @@ class Scenario:
 _LEADER = {'muster_admitter_leader{instance="api-1"}': "1"}
 _TAKEN = {'muster_admitter_transitions_total{instance="api-1",from="ready",to="suspect",code="XID_79"}': "0+1"}
 _REQUESTS = {'apiserver_request_total{instance="api-1",code="200"}': "0+30"}
+_OF_CLASS = 'instance="gpu-3",class="internet"'
+_TRAFFIC = {
+    **{
+        f'muster_node_traffic_bytes_total{{{_OF_CLASS},direction="{direction}",path="pods",family="ipv4"}}': "0+30"
+        for direction in ("in", "out")
+    },
+    f"muster_node_traffic_limit_bits_per_second{{{_OF_CLASS}}}": "1e10",
+}
 SCENARIOS: Mapping[tuple[str, str], Scenario] = {
     ("muster-fleet", "Taken from work"): Scenario("an hour in which no node fell ill", _TAKEN),
     ("muster-burnin", "Taken from work"): Scenario("an hour in which no node fell ill", _TAKEN),
@@ -52,6 +60,15 @@ SCENARIOS: Mapping[tuple[str, str], Scenario] = {
         "a node need not have had an XID in this boot",
         {'gpu_burnin_watch_xids_total{instance="gpu-3",gpu="0",class="revoke"}': "1"},
     ),
+    **{
+        place: Scenario("the lab's inventory has no classes of traffic", _TRAFFIC)
+        for place in (
+            ("muster-fleet", "Traffic by class"),
+            ("muster-node", "Comes in"),
+            ("muster-node", "Goes out"),
+            ("muster-node", "Of pods"),
+        )
+    },
     ("muster-control-plane", "Age of the snapshot"): Scenario(
         "the first snapshot is made within an hour",
         {'muster_etcd_backup_last_success_timestamp_seconds{instance="etcd-1",cluster="main"}': "3600"},

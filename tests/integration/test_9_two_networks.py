@@ -1,6 +1,6 @@
 """Nodes in a network of their own, from their first package on: which connections the whole fleet has opened by now.
 
-The last tests on the hosts: the firewall has counted since the lab was started.
+Late: the firewall has counted since the lab was started. Before test_9_ways_out.py, whose attempts it would find.
 
 Only here: each connection of a whole fleet, as a firewall has counted it.
 """

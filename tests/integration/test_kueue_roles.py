@@ -5,138 +5,39 @@ Only here: webhooks from the API server's disk, and Kueue and JobSet with no mor
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.gate_probe.probe import Place, once
 from gpu_burnin.admission.objects import write_objects
-from gpu_burnin.api.names import READY_LABEL
-from tests.integration import jobs_stack
-from tests.integration.jobs_stack import GPUS, NAMES, Jobs
+from tests.integration.jobs_stack import GPUS
 from tests.integration.kube import (
     JSON_PATCH,
-    NO_BINARIES,
     Client,
-    Part,
-    Reply,
     Server,
-    api_server,
-    binaries,
-    ended,
-    free_ports,
     until,
 )
-from tests.support.role_values import role_values, template
+from tests.integration.kueue_roles import (
+    JOBSET,
+    QUEUE,
+    Roles,
+    create,
+    define,
+    job,
+    queue_and_nodes,
+    roles_stack,
+)
 
-KUEUE, JOBSET = "kueue.x-k8s.io/v1beta2", "jobset.x-k8s.io/v1alpha2"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/muster-system/leases"
-QUEUE = f"/apis/{KUEUE}/clusterqueues/vision"
-GPU = "nvidia.com/gpu"
-
-
-@dataclass(frozen=True)
-class Roles:
-    """The stack as the roles bring it; Kueue and JobSet do not run yet. `values` are what the roles render."""
-
-    jobs: Jobs
-    values: dict[str, Any]
-    ports: Sequence[int]
-    folder: Path
-
-    @property
-    def server(self) -> Server:
-        return self.jobs.server
-
-    def start(self) -> None:
-        """Kueue and JobSet, until both are ready."""
-        for part, port in ((self.jobs.jobset, self.ports[4]), (self.jobs.kueue, self.ports[1])):
-            part.start()
-            until(f"the readiness of {part.log.stem}", lambda port=port: jobs_stack._answers(port), 60)  # type: ignore[misc]
-
-    def admin_api(self) -> KubeApi:
-        return KubeApi(self.server.kubeconfig("admin", ["muster:admins"]))
-
-    def objects(self) -> list[Any]:
-        made = (f"{name}_{part}" for name in ("jobset", "kueue") for part in ("definitions", "objects"))
-        return [item for name in made for item in self.values[name]]
 
 
 @pytest.fixture(scope="module")
 def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
-    place = binaries()
-    if place is None:
-        pytest.skip(NO_BINARIES)
-    folder = tmp_path_factory.mktemp("roles")
-    ports, values = free_ports(6), {}
-
-    def with_webhooks(words: Sequence[str]) -> Sequence[str]:
-        values.update(_values(folder, place, ports))
-        (folder / "server/admission/admission.yaml").write_text(values["admission"])
-        for file in values["files"]:
-            Path(file["dest"]).parent.mkdir(exist_ok=True)
-            Path(file["dest"]).write_text(file["content"])
-        return words
-
-    (folder / "server").mkdir()
-    with api_server(folder / "server", command=with_webhooks) as server:
-        manager, scheduler = jobs_stack._controllers(server)
-        certificates = jobs_stack._serving(server)
-        programs = {}
-        for name in ("kueue", "jobset"):
-            config = {**values[name], "webhook": {**values[name]["webhook"], "certDir": str(certificates)}}
-            path = server.directory / name / "config.yaml"
-            path.parent.mkdir()
-            path.write_text(yaml.safe_dump(config))
-            command = [str(place / name), f"--config={path}", f"--kubeconfig={server.kubeconfig(f'muster:{name}')}"]
-            programs[name] = [*command, "--zap-devel=false"]
-        gates = ",".join(f"{gate}={str(on).lower()}" for gate, on in values["gates"].items())
-        kueue = jobs_stack._in_etc(server.directory / "etc", [*programs["kueue"], f"--feature-gates={gates}"])
-        parts = (
-            manager,
-            scheduler,
-            Part(kueue, server.directory / "kueue.log"),
-            Part(programs["jobset"], server.directory / "jobset.log"),
-        )
-        with ended(*parts):
-            manager.start()
-            scheduler.start()
-            yield Roles(Jobs(server, *parts), values, ports, folder)
-
-
-def _values(folder: Path, place: Path, ports: Sequence[int]) -> dict[str, Any]:
-    state = folder / "state"
-    (state / "pki/kubernetes").mkdir(parents=True)
-    (state / "manifests").mkdir()
-    shutil.copy(folder / "server/pki/ca.crt", state / "pki/kubernetes")
-    for name in ("kueue", "jobset"):
-        shutil.copy(place / f"{name}-manifests.json", state / "manifests")
-    shown = {
-        "admission": template("node_admission", "admission.yaml.j2"),
-        "files": "__node_admission_webhook_files",
-        "hashes": "__node_admission_webhook_hashes",
-        "gates": "__kueue_feature_gates",
-        **{name: f"__{name}_config" for name in ("kueue", "jobset")},
-        **{f"{name}_definitions": f"__{name}_definitions" for name in ("kueue", "jobset")},
-        **{f"{name}_objects": f"{template(name, 'objects.yaml.j2')} | from_yaml_all" for name in ("kueue", "jobset")},
-    }
-    variables = {
-        "fleet_state_dir": str(state),
-        "fleet_teams": {"vision": {"gpus": 8}},
-        "node_admission_dir": str(folder / "server/admission"),
-        "fleet_kueue_webhook_port": ports[0],
-        "kueue_health_port": ports[1],
-        "kueue_metrics_port": ports[2],
-        "fleet_jobset_webhook_port": ports[3],
-        "jobset_health_port": ports[4],
-    }
-    return role_values(folder, ("node_admission", "kueue", "jobset"), shown, variables)
+    with roles_stack(tmp_path_factory.mktemp("roles")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -145,29 +46,18 @@ def root(roles: Roles) -> Client:
 
 
 @pytest.fixture(scope="module")
-def defined(roles: Roles, root: Client) -> Roles:
+def defined(roles: Roles) -> Roles:
     """With the kinds and rights, and a team's namespace beside one of nobody's."""
-    break_glass = KubeApi(roles.server.kubeconfig("break-glass", ["system:masters"]))
-    write_objects(roles.objects(), roles.admin_api(), lambda: break_glass, apply=True)
-    until("Kueue's kinds", lambda: root.request("GET", f"/apis/{KUEUE}/workloads").status == 200)
-    until("JobSet's kind", lambda: root.request("GET", f"/apis/{JOBSET}/jobsets").status == 200)
-    for name, labels in (("vision", {NAMES.team: "vision"}), ("other", {})):
-        about = {"name": name, "labels": labels}
-        roles.jobs.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": about})
+    define(roles)
     return roles
 
 
-def _job(name: str) -> dict[str, Any]:
-    container = {"name": "one", "image": "none", "resources": {"limits": {GPU: str(GPUS)}}}
-    pod = {"restartPolicy": "Never", "containers": [container]}
-    spec = {"parallelism": 2, "completions": 2, "template": {"spec": pod}}
-    about = {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "default"}}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": spec}
-
-
-def _create(client: Client, namespace: str, item: dict[str, Any]) -> Reply:
-    plural = f"{item['kind'].lower()}s"
-    return client.request("POST", f"/apis/{item['apiVersion']}/namespaces/{namespace}/{plural}", item)
+@pytest.fixture(scope="module")
+def running(defined: Roles) -> Roles:
+    """With both, a queue of the team, and four nodes."""
+    defined.start()
+    queue_and_nodes(defined)
+    return defined
 
 
 def test_the_server_starts_without_them_and_has_loaded_what_the_role_counts_on(roles: Roles, root: Client) -> None:
@@ -187,11 +77,11 @@ def test_nobody_sees_or_deletes_or_takes_the_place_of_the_webhooks(root: Client,
 
 
 def test_without_them_the_jobs_of_teams_wait_and_others_do_not(defined: Roles, root: Client) -> None:
-    reply = _create(root, "vision", _job("early"))
+    reply = create(root, "vision", job("early"))
     assert reply.status == 500 and 'failed calling webhook "mjob.kb.io"' in reply.message
     # It takes no node from the team.
-    idle = {**_job("early"), "spec": {**_job("early")["spec"], "suspend": True}}
-    assert _create(root, "other", idle).status == 201
+    idle = {**job("early"), "spec": {**job("early")["spec"], "suspend": True}}
+    assert create(root, "other", idle).status == 201
 
 
 def test_what_is_as_it_should_be_is_only_read(defined: Roles) -> None:
@@ -207,30 +97,9 @@ def test_a_definition_that_somebody_changed_is_told_and_put_back(defined: Roles,
     place = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/more"
     patch = [{"op": "add", "path": place, "value": {"type": "string"}}]
     assert root.request("PATCH", path, patch, JSON_PATCH).status == 200
-    break_glass = KubeApi(defined.server.kubeconfig("break-glass", ["system:masters"]))
-    told = write_objects(defined.objects(), defined.admin_api(), lambda: break_glass, apply=True)
-    assert told.names == ("CustomResourceDefinition/workloads.kueue.x-k8s.io",)
+    assert defined.write(defined.objects()) == ("CustomResourceDefinition/workloads.kueue.x-k8s.io",)
     found = root.request("GET", path).body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     assert "more" not in found["properties"]["spec"]["properties"]
-
-
-@pytest.fixture(scope="module")
-def running(defined: Roles) -> Roles:
-    """With both, a queue of the team, and four nodes."""
-    defined.start()
-    jobs = defined.jobs
-    flavor = {"name": "f", "resources": [{"name": GPU, "nominalQuota": str(4 * GPUS)}]}
-    groups = [{"coveredResources": [GPU], "flavors": [flavor]}]
-    for kind, about, spec in (
-        ("Topology", {"name": "fleet"}, {"levels": [{"nodeLabel": "kubernetes.io/hostname"}]}),
-        ("ResourceFlavor", {"name": "f"}, {"topologyName": "fleet", "nodeLabels": {READY_LABEL: "true"}}),
-        ("ClusterQueue", {"name": "vision"}, {"namespaceSelector": {}, "resourceGroups": groups}),
-        ("LocalQueue", {"name": "default", "namespace": "vision"}, {"clusterQueue": "vision"}),
-    ):
-        jobs.apply({"apiVersion": KUEUE, "kind": kind, "metadata": about, "spec": spec})
-    for number in range(4):
-        jobs.add_node(f"gpu-{number}")
-    return defined
 
 
 class TestRunning:
@@ -242,13 +111,13 @@ class TestRunning:
 
     def test_the_rights_of_the_roles_are_enough_for_a_job_and_a_jobset(self, running: Roles, root: Client) -> None:
         jobs = running.jobs
-        assert _create(root, "vision", _job("plain")).status == 201
+        assert create(root, "vision", job("plain")).status == 201
         until("the Job's pods", lambda: len(jobs.bound("vision")) == 2, 60)
-        template = {"spec": _job("")["spec"]}
+        template = {"spec": job("")["spec"]}
         workers = {"name": "w", "replicas": 1, "template": template}
         about = {"name": "set", "labels": {"kueue.x-k8s.io/queue-name": "default"}}
         item = {"apiVersion": JOBSET, "kind": "JobSet", "metadata": about, "spec": {"replicatedJobs": [workers]}}
-        assert _create(root, "vision", item).status == 201
+        assert create(root, "vision", item).status == 201
         until("the JobSet's pods", lambda: len(jobs.bound("vision")) == 4, 60)
         jobs.running("vision")
         for name in [one for one in jobs.bound("vision") if one.startswith("set-")]:

@@ -258,7 +258,44 @@ def test_a_gang_whose_node_is_lost_goes_on_elsewhere_and_that_does_not_count(
     assert status["restarts"] == 1 and "restartsCountTowardsMax" not in status
 
 
+def give_storage(jobs: Jobs) -> None:
+    """A claim of many nodes that is bound, one of one node, a Secret and a ConfigMap."""
+    for name, mode in (("sets", "ReadWriteMany"), ("alone", "ReadWriteOnce")):
+        size = {"storage": "1Gi"}
+        claim = {"accessModes": [mode], "resources": {"requests": size}, "storageClassName": "", "volumeName": name}
+        volume = {
+            "accessModes": [mode],
+            "capacity": size,
+            "hostPath": {"path": f"/srv/{name}"},
+            "claimRef": {"namespace": TEAM, "name": name},
+        }
+        jobs.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+        about = {"name": name, "namespace": TEAM}
+        jobs.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": about, "spec": claim})
+    for kind, name in (("Secret", "keys"), ("ConfigMap", "flags")):
+        jobs.apply({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": TEAM}})
+
+
+def test_a_gang_gets_claims_variables_cpu_memory_and_a_hold(runner: Runner, alice: Path, tmp_path: Path) -> None:
+    """Under the policies of teams and Pod Security: what the pods that run have."""
+    give_storage(runner.jobs)
+    more = {"volumes": ["sets:/sets:ro"], "env_from": ["keys", "flags"], "cpus": 48, "memory": "256Gi"}
+    launched = launch(alice, args=[str(tmp_path), 3], name="given", hold_until="checkpoint", **more)
+    assert launched.succeeded
+    pods = [pod for pod in runner.jobs.pods(TEAM) if pod["metadata"]["name"].startswith("given-")]
+    assert len(pods) == 2
+    for pod in pods:
+        [container] = pod["spec"]["containers"]
+        assert pod["metadata"]["annotations"][NAMES.hold_until] == "checkpoint"
+        [volume] = [one for one in pod["spec"]["volumes"] if "persistentVolumeClaim" in one]
+        assert volume["persistentVolumeClaim"] == {"claimName": "sets", "readOnly": True}
+        assert [one["mountPath"] for one in container["volumeMounts"] if one["name"] == volume["name"]] == ["/sets"]
+        assert [next(iter(one)) for one in container["envFrom"]] == ["secretRef", "configMapRef"]
+        assert {"cpu": "48", "memory": "256Gi"}.items() <= container["resources"]["requests"].items()
+
+
 def test_what_cannot_be_had_is_refused_and_nothing_is_made(team: Jobs, alice: Path) -> None:
+    give_storage(team)
     before = len(team.items(f"/api/v1/namespaces/{TEAM}/configmaps"))
     for options, words in (
         ({"nodes": 3}, "24 GPUs of h100-sxm5-80gb, and the team launchers can have 16 at most"),
@@ -267,6 +304,9 @@ def test_what_cannot_be_had_is_refused_and_nothing_is_made(team: Jobs, alice: Pa
         ({"team": "default"}, "you may not make jobs in the namespace default: .*; you may in: launchers"),
         ({"name": "plain"}, "launchers has a job named plain already"),
         ({"image": ""}, "no image is given"),
+        ({"volumes": ["none:/data"]}, "launchers has no PersistentVolumeClaim none; those that there are: alone, sets"),
+        ({"volumes": ["alone:/data"]}, "is for one node .ReadWriteOnce., and the job has 2"),
+        ({"env_from": ["none"]}, "launchers has no Secret or ConfigMap none"),
     ):
         with pytest.raises(LaunchError, match=words):
             launch(alice, **{"args": ["x", 1], **options})

@@ -23,6 +23,12 @@ _DAY_S = 86400
 _END = "2h"
 _STEPS = 240
 
+
+def _traffic(host: str, direction: str, path: str, family: str) -> str:
+    labels = f'class="internet",direction="{direction}",path="{path}",family="{family}"'
+    return f'muster_node_traffic_bytes_total{{instance="{host}",{labels}}}'
+
+
 SERIES: Mapping[str, str] = {
     'up{job="node",instance="gpu-1"}': "1",
     'up{job="node",instance="gpu-2"}': "0",
@@ -48,6 +54,10 @@ SERIES: Mapping[str, str] = {
     'node_time_seconds{instance="etcd-2"}': "0+30",
     'muster_certificate_expires_timestamp_seconds{group="gpu_nodes",instance="gpu-1",file="a"}': "8200",
     'muster_certificate_expires_timestamp_seconds{group="gpu_nodes",instance="gpu-2",file="a"}': "7300",
+    _traffic("gpu-1", "in", "own", "ipv4"): "0+300",
+    _traffic("gpu-1", "in", "pods", "ipv6"): "0+600",
+    _traffic("gpu-2", "in", "own", "ipv4"): "0+30",
+    _traffic("gpu-2", "out", "own", "ipv4"): "0+60",
     'DCGM_FI_DEV_GPU_TEMP{instance="gpu-1",gpu="0",modelName="H100"}': "40",
     'DCGM_FI_DEV_GPU_TEMP{instance="gpu-1",gpu="1",modelName="H100"}': "60",
     'DCGM_FI_DEV_GPU_TEMP{instance="gpu-2",gpu="0",modelName="B200"}': "90",
@@ -112,6 +122,10 @@ EXPECTED: Mapping[str, Mapping[str, float]] = {
     "muster:disks_full:total": {"{}": 1},
     "muster:clocks_off:total": {"{}": 3},
     "muster:certificate_left_seconds:min": {'{group="gpu_nodes"}': 100},
+    "muster:traffic_bits:rate5m": {
+        '{class="internet",direction="in"}': 248,
+        '{class="internet",direction="out"}': 16,
+    },
     "muster:gpus": {'{modelName="H100"}': 2, '{modelName="B200"}': 1},
     "muster:gpu_celsius": {'{quantile="0.5"}': 60, '{quantile="0.99"}': 89.4, '{quantile="1"}': 90},
     "muster:gpus_with_xid:total": {"{}": 2},

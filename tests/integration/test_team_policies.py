@@ -5,6 +5,7 @@ Only here: what controllers, admins and break-glass may do in and to a team's na
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -123,6 +124,48 @@ class TestTheWayOfAJob:
             made(alice.request("POST", f"{core}/{path}", item))
         for path in (f"{core}/events", f"{KUEUE}/namespaces/vision/workloads", f"{KUEUE}/clusterqueues"):
             assert alice.request("GET", path).status == 200, path
+
+    def test_kueue_lets_a_job_onto_the_teams_own_nodes(self, alice: Client, kueue: Client) -> None:
+        path = path_of(JOBS, made(alice.request("POST", JOBS, job())))
+        own = {"key": "muster.dev/team", "operator": "Equal", "value": "vision", "effect": "NoSchedule"}
+        start = {"suspend": False, "template": {"spec": {"tolerations": [own]}}}
+        made(kueue.request("PATCH", path, {"spec": start}, MERGE_PATCH))
+
+    def test_a_job_that_was_there_before_the_rules_can_be_ended(
+        self, teams: Server, root: Client, kueue: Client
+    ) -> None:
+        """A namespace becomes a team's with a Job in it whose pods the rules refuse."""
+        before = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "before"}}
+        made(root.request("POST", "/api/v1/namespaces", before))
+        path = path_of(
+            jobs := JOBS.replace("vision", "before"),
+            made(root.request("POST", jobs, job(template={"spec": pod(nodeName="gpu-1")["spec"]}))),
+        )
+        label = {"metadata": {"labels": {"muster.dev/team": "before"}}}
+        made(root.request("PATCH", "/api/v1/namespaces/before", label, MERGE_PATCH))
+        made(kueue.request("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH))
+        start = {"suspend": False, "template": {"spec": {"nodeSelector": {"a": "b"}}}}
+        refused(kueue.request("PATCH", path, {"spec": start}, MERGE_PATCH), "set by the scheduler alone")
+        assert root.request("DELETE", f"{path}?propagationPolicy=Foreground").status == 200
+        made(root.request("PATCH", path, {"metadata": {"finalizers": None}}, MERGE_PATCH))
+        assert root.request("GET", path).status == 404
+
+    def test_a_large_jobset_is_within_what_a_policy_may_cost(self, alice: Client) -> None:
+        """As many parts, containers and tolerations as fit into an object of 1 MiB."""
+        tolerations = [{"key": f"example.com/{number}", "operator": "Exists"} for number in range(16)]
+        near = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "kubernetes.io/hostname"}
+        affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near] * 4}}
+        containers = [container(f"c{number}", {"nvidia.com/gpu": "1", "cpu": "1"}) for number in range(8)]
+        spec = pod(containers=containers, tolerations=tolerations, affinity=affinity)["spec"]
+        parts = [{"name": f"p{n}", "template": {"spec": {"template": {"spec": spec}}}} for n in range(200)]
+        whole = jobset(replicatedJobs=parts)
+        assert 600_000 < len(json.dumps(whole)) < 1_048_576
+        path = path_of(JOBSETS, made(alice.request("POST", JOBSETS, whole)))
+        made(alice.request("PATCH", path, {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH))
+        spec |= {"terminationGracePeriodSeconds": 60}
+        made(alice.request("PATCH", path, {"spec": {"replicatedJobs": parts}}, MERGE_PATCH))
+        spec |= {"terminationGracePeriodSeconds": 3601}
+        refused(alice.request("PATCH", path, {"spec": {"replicatedJobs": parts}}, MERGE_PATCH), "at most 3600")
 
 
 def owner_of(item: dict[str, Any]) -> dict[str, Any]:

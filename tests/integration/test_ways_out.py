@@ -89,11 +89,31 @@ def _parts(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"name": "a", "template": {"spec": {"template": {"spec": spec}}}}]
 
 
-CRITICAL = pod(priorityClassName="system-node-critical")["spec"]
-SLOW = pod(terminationGracePeriodSeconds=30 * 86400)["spec"]
 _EVERYWHERE = {"labelSelector": {}, "namespaceSelector": {}, "topologyKey": "kubernetes.io/os"}
-LONELY = pod(affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_EVERYWHERE]}})["spec"]
+_ALONE = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [_EVERYWHERE]}}
+
+
+def _tolerates(**toleration: str) -> dict[str, Any]:
+    return pod(tolerations=[{"operator": "Exists", **toleration}])
+
+
+# What no pod may be, and no template of a Job or JobSet: it would get its quota, and its pods were refused for ever.
+PODS_OF_NOBODY = {
+    "a resource claim": pod(resourceClaims=[{"name": "g", "resourceClaimName": "g"}]),
+    "a device class": _asks("deviceclass.resource.kubernetes.io/gpu"),
+    "a node by name": pod(nodeName="gpu-1"),
+    "all taints tolerated": _tolerates(),
+    "all NoExecute taints tolerated": _tolerates(effect="NoExecute"),
+    "quarantine tolerated": _tolerates(key="muster.dev/quarantine"),
+    "every team's nodes": _tolerates(key="muster.dev/team"),
+    "another team's nodes": _tolerates(key="muster.dev/team", operator="Equal", value="audio"),
+    "the cluster's priority": pod(priorityClassName="system-node-critical"),
+    "a month to end": pod(terminationGracePeriodSeconds=30 * 86400),
+    "others' pods kept away": pod(affinity=_ALONE),
+}
 FREED: dict[str, Any] = {"metadata": {"ownerReferences": None}}
+TOLERATES_MORE = {"spec": {"template": {"spec": {"tolerations": _tolerates()["spec"]["tolerations"]}}}}
+ASKED_TO_LEAVE = {"metadata": {"annotations": {"muster.dev/leave": "{}"}}}
 STAYS = {"metadata": {"finalizers": ["example.com/stays"]}}
 RBAC_V1 = "rbac.authorization.k8s.io/v1"
 ADMIN_REF = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
@@ -139,20 +159,18 @@ QUEUE = (
         pod(initContainers=[container("i", GPU)]),
     ),
     _pod("a GPU of a sidecar", TEAM_PODS, pod(initContainers=[container("i", GPU, restartPolicy="Always")])),
-    _pod("a resource claim", TEAM_PODS, pod(resourceClaims=[{"name": "g", "resourceClaimName": "g"}])),
-    _pod("a device class", TEAM_PODS, _asks("deviceclass.resource.kubernetes.io/gpu")),
-    _pod("a node by name", TEAM_PODS, pod(nodeName="gpu-1")),
-    _pod("all taints tolerated", TEAM_PODS, pod(tolerations=[{"operator": "Exists"}])),
-    _pod("all NoExecute taints tolerated", TEAM_PODS, pod(tolerations=[{"operator": "Exists", "effect": "NoExecute"}])),
-    _pod("quarantine tolerated", TEAM_PODS, pod(tolerations=[{"key": "muster.dev/quarantine", "operator": "Exists"}])),
-    _pod("another team's nodes", TEAM_PODS, pod(tolerations=[{"key": "muster.dev/team", "operator": "Exists"}])),
-    _pod("priority of the cluster", TEAM_PODS, pod(priorityClassName="system-node-critical")),
+    *(_pod(f"a pod with {what}", TEAM_PODS, of) for what, of in PODS_OF_NOBODY.items()),
+    *(_job(f"a Job with {what}", job(template={"spec": of["spec"]})) for what, of in PODS_OF_NOBODY.items()),
+    *(
+        Way(f"a JobSet with {what}", TEAM_JOBS, "POST", JOBSETS, jobset(replicatedJobs=_parts(of["spec"])))
+        for what, of in PODS_OF_NOBODY.items()
+    ),
+    Way("a Job that tolerates more while it waits", TEAM_JOBS, "PATCH", f"{JOBS}/waits", TOLERATES_MORE, MERGE_PATCH),
+    _job("a Job with what the admitter says", job(template={**ASKED_TO_LEAVE, "spec": pod()["spec"]})),
     _pod("a pod as if by Kueue", TEAM_PODS, pod({"annotations": {"kueue.x-k8s.io/workload": "w"}})),
     _job("a Job without a queue", job({"labels": {}})),
     _job("a Job that is not suspended", job(suspend=False)),
     _job("a Job as if of a JobSet", job(OWNED)),
-    _job("a Job with the cluster's priority", job(template={"spec": CRITICAL})),
-    Way("a JobSet with the cluster's priority", TEAM_JOBS, "POST", JOBSETS, jobset(replicatedJobs=_parts(CRITICAL))),
     Way("a JobSet that grows", TEAM_JOBS, "PATCH", f"{JOBSETS}/runs", {"spec": {"replicatedJobs": []}}, MERGE_PATCH),
     _job("another Job's workload", job(TAKEN["metadata"])),
     _job("pods that outlive their Job", job({"finalizers": ["orphan"]})),
@@ -179,13 +197,7 @@ QUEUE = (
     _job("a Job that stays when it is deleted", job({"finalizers": ["example.com/stays"]})),
     Way("a Job that is made to stay", TEAM_JOBS, "PATCH", f"{JOBS}/runs", STAYS, MERGE_PATCH),
     _job("pods that stay", job(template={**STAYS, "spec": pod()["spec"]})),
-    _job("a Job that takes a month to end", job(template={"spec": SLOW})),
-    _pod("a pod that takes a month to end", TEAM_PODS, {**pod(), "spec": SLOW}),
-    Way("a JobSet that takes a month to end", TEAM_JOBS, "POST", JOBSETS, jobset(replicatedJobs=_parts(SLOW))),
     Way("a pod that is gone at once", PODS_END, "DELETE", f"{PODS}/runs?gracePeriodSeconds=0"),
-    _pod("a pod that keeps others' pods away", TEAM_PODS, {**pod(), "spec": LONELY}),
-    _job("a Job that keeps others' pods away", job(template={"spec": LONELY})),
-    Way("a JobSet that keeps them away", TEAM_JOBS, "POST", JOBSETS, jobset(replicatedJobs=_parts(LONELY))),
     Way("a gate taken away", TEAM_PODS, "PATCH", f"{PODS}/gated", {"spec": {"schedulingGates": None}}, MERGE_PATCH),
     Way("a pod taken from its Job", TEAM_PODS, "PATCH", f"{PODS}/gated", {"metadata": {"labels": None}}, MERGE_PATCH),
     Way("a binding", RBAC_SAYS, "POST", f"{PODS}/gated/binding", _object("Binding", target=_object("Node"))),
@@ -200,6 +212,9 @@ QUEUE = (
     ),
     Way("a workload", RBAC_SAYS, "PATCH", f"{KUEUE}/namespaces/vision/workloads/w/status", {}, MERGE_PATCH),
     Way("a priority class", RBAC_SAYS, "POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {}),
+    # With fleet_gang: native, where a server serves them: test_native_gangs.py.
+    Way("a group of pods", RBAC_SAYS, "POST", "/apis/scheduling.k8s.io/v1alpha2/namespaces/vision/podgroups", {}),
+    Way("a Workload of groups", RBAC_SAYS, "POST", "/apis/scheduling.k8s.io/v1alpha2/namespaces/vision/workloads", {}),
 )
 # Into another team's, and in from outside.
 OTHERS = (

@@ -17,12 +17,11 @@ from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, ask_sentence, sentence
 from gpu_burnin.admission.view import Pod, Rules
 from gpu_burnin.api.evidence_codes import FATAL
+from gpu_burnin.api.jobs import CHECKPOINT
 from gpu_burnin.api.record import DrainRequest, Next, RecordError
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.codec import to_json
-
-CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""What keeps one wrong belief from sending many jobs back to their queues."""
+"""What keeps one wrong belief from sending many jobs back to their queues, with a share of it for each team."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,26 +17,35 @@ LEAST = 5
 
 @dataclass
 class RetryBrake:
-    """Counts what was written to checks, Ready or Retry."""
+    """Counts what was written to checks, Ready or Retry.
+
+    A team whose jobs use up all that may be sent back leaves the others their share: so many by as many teams as have
+    some, at least one each.
+    """
 
     clock: Callable[[], float] = time.monotonic
-    _written: deque[tuple[float, bool]] = field(default_factory=deque)
+    _written: deque[tuple[float, str, bool]] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def why(self) -> str:
-        """Why no more jobs are sent back now, "" where one more may be."""
+    def why(self, team: str) -> str:
+        """Why no more jobs of a team are sent back now, "" where one more may be."""
         with self._lock:
             self._forget()
-            retries, total = sum(retry for _, retry in self._written), len(self._written)
-            if retries + 1 <= max(LEAST, MOST_SHARE * (total + 1)):
+            retries, total = Counter(of for _, of, retry in self._written if retry), len(self._written)
+            most = max(LEAST, MOST_SHARE * (total + 1))
+            share = max(1, int(most) // len({team, *retries}))
+            if retries.total() + 1 <= most or retries[team] + 1 <= share:
                 return ""
-            return f"{retries} of the last {total} jobs that were judged were sent back to their queues"
+            return (
+                f"{retries.total()} of the last {total} jobs that were judged were sent back to their queues, "
+                f"{retries[team]} of them of {team}"
+            )
 
-    def wrote(self, *, retry: bool) -> None:
-        """One check was written."""
+    def wrote(self, team: str, *, retry: bool) -> None:
+        """One check of a team's job was written."""
         with self._lock:
             self._forget()
-            self._written.append((self.clock(), retry))
+            self._written.append((self.clock(), team, retry))
 
     def _forget(self) -> None:
         while self._written and self._written[0][0] <= self.clock() - SPAN_S:

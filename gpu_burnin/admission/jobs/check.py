@@ -181,7 +181,7 @@ class JobChecker:
         """The verdict, or Pending where too many would be Retry: a wrong belief must not empty the queues."""
         if verdict.state is not CheckState.RETRY:
             return verdict
-        why = f"{PAUSED}: {paused}" if (paused := self.paused()) else self.brake.why()
+        why = f"{PAUSED}: {paused}" if (paused := self.paused()) else self.brake.why(workload.queue)
         if not why:
             return verdict
         self.metrics.add("brake_denials", {"brake": BRAKE})
@@ -238,7 +238,7 @@ class JobChecker:
             return
         job.since = None
         if verdict.reason is not Reason.NO_GPUS:
-            self.brake.wrote(retry=verdict.state is CheckState.RETRY)
+            self.brake.wrote(workload.queue, retry=verdict.state is CheckState.RETRY)
         if verdict.state is CheckState.RETRY:
             self._event(workload, "MusterRetry", f"{check.name}: {verdict.message}")
 

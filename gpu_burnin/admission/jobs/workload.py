@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -12,7 +12,7 @@ from typing import Any
 from gpu_burnin.admission.client import Object
 from gpu_burnin.admission.decide.times import when
 from gpu_burnin.admission.service.cache import GPU_RESOURCE
-from gpu_burnin.api.jobs import HOSTNAME, kueue_path
+from gpu_burnin.api.jobs import HOSTNAME, domains_of, kueue_path
 
 WORKLOADS, CHECKS = kueue_path("workloads"), kueue_path("admissionchecks")
 
@@ -110,7 +110,7 @@ def read(item: Object) -> Workload | None:
         reserved_at=when(str(conditions["QuotaReserved"].get("lastTransitionTime") or "")),
         admitted=_is_true(conditions, "Admitted"),
         gpus=any(_has_gpus(one) for one in assignments),
-        nodes=() if lowest else tuple(sorted({node for one in topologies for node in nodes_of(one)})),
+        nodes=() if lowest else tuple(sorted({sys.intern(node) for one in topologies for node, _ in domains_of(one)})),
         level=min(lowest, default=""),
         delayed=any(one.get("delayedTopologyRequest") == "Pending" for one in assignments),
         most_s=float(most_s) if most_s is not None else None,
@@ -123,18 +123,6 @@ def path_of(key: str) -> str:
     """Where the Workload of this namespace and name is."""
     namespace, _, name = key.partition("/")
     return kueue_path("workloads", namespace, name)
-
-
-def nodes_of(topology: Mapping[str, Any]) -> Iterator[str]:
-    """The nodes of a TopologyAssignment: the values of its lowest level, each written as prefix, root and suffix."""
-    for part in topology.get("slices") or []:
-        lowest = part["valuesPerLevel"][-1]
-        if (same := lowest.get("universal")) is not None:
-            yield sys.intern(str(same))
-            continue
-        values = lowest["individual"]
-        prefix, suffix, roots = values.get("prefix") or "", values.get("suffix") or "", values["roots"]
-        yield from (sys.intern(f"{prefix}{root}{suffix}") for root in roots)
 
 
 def _is_true(conditions: Mapping[str, Mapping[str, Any]], kind: str) -> bool:

@@ -40,6 +40,23 @@ def _variables(context: click.Context, parameter: click.Parameter, texts: tuple[
 @click.option("--source", metavar="URL", help="A .tar.gz or .py that pods fetch; SCRIPT is the path inside of it.")
 @click.option("--sha256", metavar="HASH", help="Hash that the source has to have.")
 @click.option("--env", multiple=True, callback=_variables, metavar="NAME=VALUE", help="A variable. Can be given again.")
+@click.option(
+    "--env-from",
+    multiple=True,
+    metavar="NAME",
+    help="A Secret or ConfigMap of the team: each key becomes a variable. Can be given again.",
+)
+@click.option(
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="NAME:/PATH[:ro]",
+    help="A PersistentVolumeClaim of the team, and where pods have it. Can be given again.",
+)
+@click.option("--cpus", type=float, metavar="N", help="CPUs that each node has for it.  [default: the team's]")
+@click.option(
+    "--memory", metavar="SIZE", help="Memory that each node has for it, such as 512Gi.  [default: the team's]"
+)
 @click.option("--priority", metavar="CLASS", help="Name of a WorkloadPriorityClass.")
 @click.option("--max-runtime", "max_runtime_s", type=duration, metavar="DURATION", help="The job is ended after that.")
 @click.option("--restarts", type=int, default=3, show_default=True, metavar="N", help="Starts after failures.")
@@ -51,6 +68,11 @@ def _variables(context: click.Context, parameter: click.Parameter, texts: tuple[
     show_default=True,
     metavar="DURATION",
     help="What processes have to save when they are asked to leave.",
+)
+@click.option(
+    "--hold-until",
+    metavar="checkpoint|TIME",
+    help="How long a node that should leave work is left to the job; TIME is RFC 3339.",
 )
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Show the first node's log until the end.")
 @click.option("--dry-run", is_flag=True, help="Check all of it, print the objects, and make nothing.")
@@ -71,10 +93,15 @@ def run(
     source: str | None,
     sha256: str | None,
     env: dict[str, str],
+    env_from: tuple[str, ...],
+    volumes: tuple[str, ...],
+    cpus: float | None,
+    memory: str | None,
     priority: str | None,
     max_runtime_s: float | None,
     restarts: int,
     grace_s: float,
+    hold_until: str | None,
     follow: bool,
     dry_run: bool,
     as_json: bool,
@@ -108,6 +135,11 @@ def run(
         priority=priority,
         max_runtime_s=None if max_runtime_s is None else int(max_runtime_s),
         env=env,
+        env_from=env_from,
+        volumes=volumes,
+        cpus=cpus,
+        memory=memory,
+        hold_until=hold_until,
         restarts=restarts,
         grace_s=int(grace_s),
         follow=False,

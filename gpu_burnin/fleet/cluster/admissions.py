@@ -34,6 +34,8 @@ from gpu_burnin.fleet.cluster.rows import (
     row,
     unlisted,
 )
+from gpu_burnin.fleet.jobs.read import read_dedicated_wanted
+from gpu_burnin.fleet.jobs.teams import shortage_of
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.host_names import natural
 
@@ -64,7 +66,8 @@ class Leader:
 class Snapshot:
     """The fleet at one time. `pause` is the switch's who, why and until, None when it is off.
 
-    `brake` says which nodes should be out and are not, "" where there are none.
+    `brake` says which nodes should be out and are not, "" where there are none. `short` says what teams lack of nodes
+    of their own.
     """
 
     rows: tuple[Row, ...]
@@ -73,6 +76,7 @@ class Snapshot:
     at: datetime
     server: str = ""
     brake: str = ""
+    short: tuple[str, ...] = ()
 
     @property
     def states(self) -> dict[str, int]:
@@ -131,6 +135,7 @@ class Snapshot:
             "leader": {"name": self.leader.name, "renewed_s": self.leader.renewed_s, "alive": self.leader.alive},
             "paused": dict(self.pause) if self.pause is not None else None,
             "brake": self.brake,
+            "short": [*self.short],
         }
 
 
@@ -249,7 +254,7 @@ def _never_came(found: Row, reports: Path | None) -> Row:
 
 def _news(fleet: Snapshot) -> object:
     """What of it is news: not that time goes by."""
-    return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause, fleet.brake
+    return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause, fleet.brake, fleet.short
 
 
 def _snapshot(
@@ -259,4 +264,15 @@ def _snapshot(
     others = (unlisted(name) for name, seen in nodes.items() if seen.ours and name not in listed)
     ordered = tuple(sorted((*listed.values(), *others), key=lambda one: natural(one.name)))
     leader = leader_of(api.find(LEASE_PATH, "read the admitter's lease"), now)
-    return Snapshot(ordered, leader, standing_pause(api, now), now, api.server, _brake(api, ordered, nodes, now))
+    brake = _brake(api, ordered, nodes, now)
+    return Snapshot(ordered, leader, standing_pause(api, now), now, api.server, brake, _short(api, ordered))
+
+
+def _short(api: KubeApi, rows: Sequence[Row]) -> tuple[str, ...]:
+    """What teams lack of nodes of their own: Kueue's quotas say what they should have, the ledger what they have."""
+    given: Counter[tuple[str, str]] = Counter()
+    for one in rows:
+        given[one.team, one.model] += one.gpus
+    wanted = sorted(read_dedicated_wanted(api).items())
+    found = (shortage_of(team, model, given[team, model], gpus) for (team, model), gpus in wanted)
+    return tuple(text for text in found if text)

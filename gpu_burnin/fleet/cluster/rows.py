@@ -40,7 +40,8 @@ _BEHIND = timedelta(minutes=1)
 class Row:
     """One node. `proven` is when its newest accepted or passed burn-in ended, "" for never; `next` what comes next.
 
-    `brake` is why the admitter may not take it from work, "" where none keeps it from that.
+    `brake` is why the admitter may not take it from work, "" where none keeps it from that. `team` is the one that it
+    is dedicated to, with the `gpus` of the `model` that the inventory expects.
     """
 
     name: str
@@ -52,6 +53,9 @@ class Row:
     proven: str
     asks: tuple[str, ...] = ()
     brake: str = ""
+    team: str = ""
+    model: str = ""
+    gpus: int = 0
 
     @property
     def needs_person(self) -> bool:
@@ -78,6 +82,7 @@ def row(item: Mapping[str, Any], now: datetime) -> Row:
     state = str(status.get("state") or State.NEW)
     known = state in _STATES
     coming = status.get("next") or {}
+    hardware = spec.get("hardware") or {}
     accepted, proofs = status.get("accepted") or {}, status.get("proofs") or {}
     proven = max([str(accepted.get("finishedAt") or ""), *(str(time) for time in proofs.values())])
     found = Row(
@@ -89,6 +94,9 @@ def row(item: Mapping[str, Any], now: datetime) -> Row:
         next=": ".join(str(coming[key]) for key in ("what", "why") if coming.get(key)),
         proven=proven,
         asks=tuple(ask for ask in ("hold", "quarantine", "retest", "repair") if _stands(spec.get(ask), now)),
+        team=str(status.get("team") or ""),
+        model=str(hardware.get("model") or ""),
+        gpus=int(hardware.get("gpus") or 0),
     )
     if "retest" in found.asks and spec["retest"].get("since") == status.get("retested"):
         found = replace(found, asks=tuple(ask for ask in found.asks if ask != "retest"))

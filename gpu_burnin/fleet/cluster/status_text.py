@@ -71,6 +71,7 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
         )
     if fleet.brake:
         found.append(f"BRAKE: {fleet.brake}")
+    found += [f"SHORT: {text}" for text in fleet.short]
     leader = fleet.leader
     if leader.alive:
         found.append(f"leader: {leader.name}, renewed {ago(leader.renewed_s or 0.0)} ago")

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gpu_burnin.api import kueue
 from gpu_burnin.api.jobs import GPUS, number_of
+from gpu_burnin.api.kueue import Object, Workload
 from gpu_burnin.api.names import GPU_LABEL, TEAM_LABEL, Names
-from gpu_burnin.fleet.jobs import kueue
-from gpu_burnin.fleet.jobs.kueue import Object, Workload
+from gpu_burnin.api.waits import Surroundings, why_waits
 from gpu_burnin.fleet.jobs.nodes import free_of, gpus_of, largest_domains, model_of
 from gpu_burnin.fleet.jobs.teams import Dedicated, Rest, Share, Team, Teams, Waiting
-from gpu_burnin.fleet.jobs.waits import Surroundings, why_waits
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,16 @@ def surroundings(facts: Facts, flavors: Mapping[str, Flavor]) -> dict[str, Surro
 def in_line(jobs: Iterable[Workload]) -> list[Workload]:
     """Those that stand in line, the first of the line first."""
     return sorted((job for job in jobs if job.waits), key=lambda job: (-job.priority, job.queued, job.own_name))
+
+
+def dedicated_wanted(queues: Iterable[Object], flavors: Mapping[str, Flavor]) -> dict[tuple[str, str], int]:
+    """GPUs that teams should have on nodes of their own, by team and model."""
+    return {
+        (of.team, of.model): quota
+        for queue in queues
+        for flavor, quota in _quotas(queue).items()
+        if (of := flavors.get(flavor)) is not None and of.team
+    }
 
 
 def _problems(queues: Iterable[Object]) -> Iterable[tuple[str, str]]:

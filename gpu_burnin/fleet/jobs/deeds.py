@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from gpu_burnin.api.names import ADMITTER_USER, JOBSET_USER, KUEUE_USER
-from gpu_burnin.fleet.why.entry import time_of
+from gpu_burnin.system.clock import time_of
 
 # So many different deeds are kept while logs are read; the oldest go first.
 MOST_KEPT = 10_000

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
+from gpu_burnin.api.kueue import Object, Workload
+from gpu_burnin.api.waits import Wait, Why, said_of_eviction
 from gpu_burnin.fleet.jobs.found import Job
-from gpu_burnin.fleet.jobs.kueue import Object, Workload
-from gpu_burnin.fleet.jobs.waits import Wait, Why, said_of_eviction
-from gpu_burnin.fleet.why.entry import NEVER, Entry, Source, What, time_of
+from gpu_burnin.fleet.why.entry import Entry, Source, What
 from gpu_burnin.fleet.why.of_cluster import end_by_policy, key_of, node_of_events, time_of_event
+from gpu_burnin.system.clock import NEVER, time_of
 from gpu_burnin.system.host_names import name_hosts
 
 _PREEMPTOR = re.compile(r"workload \(UID: ([^,)]*), JobUID: ([^)]*)\)")

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import ApiError, KubeApi, NotFound
-from gpu_burnin.api.jobs import kueue_path
+from gpu_burnin.api import kueue
+from gpu_burnin.api.jobs import JOBSET_API, kueue_path
+from gpu_burnin.api.kueue import Object, Workload
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.jobs import kueue
-from gpu_burnin.fleet.jobs.kueue import Object, Workload
 from gpu_burnin.fleet.why.of_cluster import pods_of_events
 
-JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2"
 JOBS = "/apis/batch/v1"
 JOBSET_NAME, JOB_NAME = "jobset.sigs.k8s.io/jobset-name", "job-name"
 _FORBIDDEN = 403
@@ -58,7 +57,7 @@ def find(api: KubeApi, namespace: str, name: str, own: str = "") -> list[tuple[s
     `own` is the namespace that is read where he may not list those of all. Raises ApiError.
     """
     found: list[tuple[str, Object]] = []
-    for base, plural, kind in ((JOBSETS, "jobsets", "JobSet"), (JOBS, "jobs", "Job")):
+    for base, plural, kind in ((JOBSET_API, "jobsets", "JobSet"), (JOBS, "jobs", "Job")):
         found += ((kind, item) for item in _named(api, base, plural, namespace, name, own))
     return found
 

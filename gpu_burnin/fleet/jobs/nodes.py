@@ -8,8 +8,8 @@ from dataclasses import replace
 from gpu_burnin.admission.decide import gated
 from gpu_burnin.admission.decide.nodes import amount, condition, labelled_ready, taints
 from gpu_burnin.api.jobs import GPUS, HOSTNAME
+from gpu_burnin.api.kueue import Object, Workload
 from gpu_burnin.api.names import GPU_LABEL, Names
-from gpu_burnin.fleet.jobs.kueue import Object, Workload
 from gpu_burnin.fleet.jobs.teams import Free
 
 UNKNOWN_MODEL = "unknown model"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from gpu_burnin.api.jobs import HOSTNAME
-from gpu_burnin.fleet.jobs.kueue import Object
-from gpu_burnin.fleet.jobs.waits import Wait, Why
-from gpu_burnin.fleet.why.entry import NEVER, time_of
+from gpu_burnin.api.kueue import Object
+from gpu_burnin.api.waits import Wait, Why
 from gpu_burnin.fleet.why.of_cluster import NO_IMAGE, time_of_event
+from gpu_burnin.system.clock import NEVER, time_of
 
 _NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _CRASHES = "CrashLoopBackOff"
@@ -18,6 +18,8 @@ _CRASHES = "CrashLoopBackOff"
 _POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: (.*)")
 _FORBIDDEN = re.compile(r'Error creating: pods "[^"]*" is forbidden: (.*)')
 _UNSCHEDULABLE, _GATED = "Unschedulable", "SchedulingGated"
+# What the scheduler says of a pod of a native gang that has a place and waits for one that has none.
+_FOR_PEERS = "pod group is unschedulable"
 
 
 def why_pods_wait(pods: Sequence[Object], wanted: int, events: Iterable[Object], since: datetime) -> Wait | None:
@@ -93,6 +95,8 @@ def _unplaced(pods: Iterable[Object], since: datetime) -> Wait | None:
         stuck = [(pod, one) for pod in pods if (one := _not_scheduled(pod)) is not None and one.get("reason") == reason]
         if not stuck:
             continue
+        peers = [one for one in stuck if str(one[1].get("message") or "").startswith(_FOR_PEERS)]
+        stuck = [one for one in stuck if one not in peers] or stuck
         pod, told = stuck[0]
         count = f"{len(stuck):,} of its pods have" if len(stuck) > 1 else f"pod {pod['metadata']['name']} has"
         at = time_of(told.get("lastTransitionTime")) or since
@@ -103,7 +107,9 @@ def _unplaced(pods: Iterable[Object], since: datetime) -> Wait | None:
         places = tuple(sorted({place for one, _ in stuck if (place := _place(one))}))
         only = f", which may only run on {', '.join(places[:3])}" if places else ""
         message = " ".join(str(told.get("message") or "").split()).partition(" no new claims")[0]
-        return Wait(why, f"{count} no node{only}: {message.rstrip('.')}", at, places)
+        waiting = f"wait{'s' if len(peers) == 1 else ''} for that"
+        rest = f"; {len(peers):,} more of its gang {waiting}" if peers and peers != stuck else ""
+        return Wait(why, f"{count} no node{only}: {message.rstrip('.')}{rest}", at, places)
     return None
 
 

@@ -7,12 +7,12 @@ from datetime import datetime
 
 from gpu_burnin.admission.client import NODES, ApiError, KubeApi, NotFound, admissions_path
 from gpu_burnin.api.jobs import API, kueue_path
+from gpu_burnin.api.kueue import Object, Workload
 from gpu_burnin.api.names import Names
+from gpu_burnin.api.waits import Surroundings
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.jobs.count import Facts, flavors_of, surroundings, teams_of
-from gpu_burnin.fleet.jobs.kueue import Object, Workload
+from gpu_burnin.fleet.jobs.count import Facts, dedicated_wanted, flavors_of, surroundings, teams_of
 from gpu_burnin.fleet.jobs.teams import Teams
-from gpu_burnin.fleet.jobs.waits import Surroundings
 
 _FORBIDDEN = 403
 
@@ -103,6 +103,18 @@ def facts_of(api: KubeApi, names: Names, namespace: str) -> Facts:
     return Facts(
         queues, local, flavors, workloads, nodes, admissions, tuple(dict.fromkeys(reader.unread)), only, cohorts
     )
+
+
+def read_dedicated_wanted(api: KubeApi) -> dict[tuple[str, str], int]:
+    """GPUs that teams should have on nodes of their own, by team and model; none where that may not be read.
+
+    Raises ApiError.
+    """
+    reader = Reader(api)
+    flavors = flavors_of(reader.all(kueue_path("resourceflavors"), "ResourceFlavors", "") or ())
+    if not any(one.team for one in flavors.values()):
+        return {}
+    return dedicated_wanted(reader.all(kueue_path("clusterqueues"), "ClusterQueues", "") or (), flavors)
 
 
 def surroundings_of(api: KubeApi, job: Workload) -> Surroundings:

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from gpu_burnin.api.jobs import GROUP, JOBSET_GROUP
+
 Object = Mapping[str, Any]
 EVERYTHING = "everything"
 _READ = frozenset({"get", "list", "watch"})
 _WRITE = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 _MAKE = frozenset({"create"})
-_BATCH, _SETS, _APPS, _RBAC = "batch", "jobset.x-k8s.io", "apps", "rbac.authorization.k8s.io"
+_BATCH, _SETS, _APPS, _RBAC = "batch", JOBSET_GROUP, "apps", "rbac.authorization.k8s.io"
 # Of Kubernetes and the fleet: what runs them, and no people.
 _PARTS = ("system:", "muster:", "kube-apiserver")
 _PEOPLE = ("system:masters", "system:authenticated", "system:unauthenticated", "system:serviceaccounts")
@@ -57,7 +59,7 @@ ABILITIES = (
     ),
     _ability(
         "read",
-        f"core {_APPS} {_BATCH} {_SETS} kueue.x-k8s.io networking.k8s.io {_RBAC}",
+        f"core {_APPS} {_BATCH} {_SETS} {GROUP} networking.k8s.io {_RBAC}",
         "configmaps daemonsets deployments events jobs jobsets localqueues networkpolicies persistentvolumeclaims pods"
         " replicasets rolebindings roles serviceaccounts services statefulsets workloads",
         _READ,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpu_burnin.fleet.jobs.waits import Wait
-from gpu_burnin.fleet.why.entry import NEVER
+from gpu_burnin.api.waits import Wait
+from gpu_burnin.system.clock import NEVER
 
 SCHEMA = "muster-teams/v1"
 
@@ -38,6 +38,20 @@ class Dedicated:
     nodes: int
     gpus: int
     gpus_wanted: int | None
+
+    def shortage(self, team: str) -> str:
+        """What the team lacks, in a sentence; "" where it has all."""
+        return shortage_of(team, self.model, self.gpus, self.gpus_wanted or 0)
+
+
+def shortage_of(team: str, model: str, gpus: int, wanted: int) -> str:
+    """What a team lacks of the GPUs of one model that it should have for itself; "" where it has all."""
+    if gpus >= wanted:
+        return ""
+    return (
+        f"{team} lacks {wanted - gpus:,} of {wanted:,} GPUs of {model} on nodes of its own: the admitter gives it "
+        "nodes that are idle and ready; free or add some, or let the team want less (fleet_teams)"
+    )
 
 
 @dataclass(frozen=True)
@@ -155,7 +169,7 @@ def _team_json(team: Team) -> dict[str, Any]:
         "weight": team.weight,
         "problem": team.problem,
         "shares": [vars_of(share) for share in team.shares],
-        "dedicated": [vars_of(one) for one in team.dedicated],
+        "dedicated": [{**vars_of(one), "shortage": one.shortage(team.name)} for one in team.dedicated],
         "running_jobs": team.running,
         "checking_jobs": team.checking,
         "waiting": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_burnin import __version__
 from gpu_burnin.fleet.cluster.times import to_the_minute
 from gpu_burnin.fleet.jobs.teams import SCHEMA, Share, Team, Teams
-from gpu_burnin.fleet.jobs.teams_text import much, number, summary
+from gpu_burnin.fleet.jobs.teams_text import much, number, shortages, summary
 from gpu_burnin.report import html
 
 # A bar of less can hardly be seen, and what is there has to be.
@@ -19,6 +19,7 @@ def render(found: Teams) -> str:
         found=found,
         sums=found.sums,
         summary=summary(found),
+        shortages=shortages(found),
         worst=worst(found),
         badge_of=badge_of,
         bar=bar,
@@ -41,7 +42,8 @@ def badge_of(team: Team) -> str:
     """The verdict whose colour and sign a team has: waiting for others' GPUs is no fault."""
     if team.problem or (team.first is not None and team.first.wait.never):
         return "FAIL"
-    return "NOTE" if team.jobs or team.checking else "PASS"
+    short = any(one.shortage(team.name) for one in team.dedicated)
+    return "NOTE" if team.jobs or team.checking or short else "PASS"
 
 
 def bar(share: Share) -> list[tuple[str, float, float]]:

@@ -34,6 +34,8 @@ def render(found: Teams, width: int = STANDARD_WIDTH) -> str:
     ):
         if rows:
             lines += ["", name, *_table(columns, rows)]
+        if columns is DEDICATED:
+            lines += [line for text in shortages(found) for line in wrap(text, width, "  - ", "    ")]
     if found.unread:
         lines += ["", "Not readable with your rights:"]
         lines += [line for text in found.unread for line in wrap(text, width, "  - ", "    ")]
@@ -122,6 +124,11 @@ def dedicated(found: Teams) -> list[tuple[str, ...]]:
         for team in found.teams
         for one in team.dedicated
     ]
+
+
+def shortages(found: Teams) -> list[str]:
+    """What teams lack of nodes of their own, each in a sentence."""
+    return [text for team in found.teams for one in team.dedicated if (text := one.shortage(team.name))]
 
 
 def free(found: Teams) -> list[tuple[str, ...]]:

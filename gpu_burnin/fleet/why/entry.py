@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
 from gpu_burnin.hardware import load_xids
-from gpu_burnin.system.clock import parse_rfc3339
 
 _XID = re.compile(r"\bS?Xid:?\s*(?:\([^)]*\):?\s*)?(\d{1,5})\b", re.IGNORECASE)
-NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Source(StrEnum):
@@ -80,14 +78,6 @@ class Entry:
         code = f"{self.code}: " if self.code and self.code not in self.message else ""
         who = f" (by {self.who})" if self.who and self.who not in self.message else ""
         return f"{code}{self.message}{who}"
-
-
-def time_of(text: object) -> datetime | None:
-    """The time of an RFC 3339 text; None for anything else."""
-    try:
-        return parse_rfc3339(str(text))
-    except ValueError:
-        return None
 
 
 def kind_of_finding(code: str, message: str) -> What:

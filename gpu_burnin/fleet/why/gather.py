@@ -17,12 +17,13 @@ from gpu_burnin.fleet.cluster.admissions import LEASE_PATH
 from gpu_burnin.fleet.cluster.machines import machine_of
 from gpu_burnin.fleet.history import FILE
 from gpu_burnin.fleet.why.cause import first_cause, in_order
-from gpu_burnin.fleet.why.entry import Entry, Source, time_of
+from gpu_burnin.fleet.why.entry import Entry, Source
 from gpu_burnin.fleet.why.of_admission import note_of, of_admission, of_note
 from gpu_burnin.fleet.why.of_cluster import Object, of_event, skews, time_of_event
 from gpu_burnin.fleet.why.of_files import NotLookedAt, of_audit, of_history, of_report
 from gpu_burnin.fleet.why.of_machine import of_machine
 from gpu_burnin.fleet.why.told import Files, Story
+from gpu_burnin.system.clock import time_of
 
 FORBIDDEN = 403
 _SKEW_TOLD_S = 5.0

@@ -9,8 +9,9 @@ from gpu_burnin.admission.decide.outlook import TAKEN_OUT
 from gpu_burnin.api.agent_note import AgentNote, Maintenance, NoteError, read_note
 from gpu_burnin.api.names import ADMITTER_USER, Names
 from gpu_burnin.api.record import Ask, NodeAdmission, State, Tested, Transition
-from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding, time_of
+from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding
 from gpu_burnin.hardware import load_reasons
+from gpu_burnin.system.clock import time_of
 from gpu_burnin.types import Verdict
 
 # Codes of the admission that say what a change of state comes of; the codes of faults are those of the burn-in.

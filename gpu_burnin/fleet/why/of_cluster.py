@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from gpu_burnin.api.jobs import START_AGAIN
-from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding, time_of
+from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding
+from gpu_burnin.system.clock import time_of
 
 Object: TypeAlias = Mapping[str, Any]
 _COMPONENT = "muster-admitter"

@@ -13,9 +13,10 @@ from typing import Any
 from gpu_burnin.api.names import ADMITTER_USER, PLURAL
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import history
-from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding, time_of
+from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding
 from gpu_burnin.node import reports
 from gpu_burnin.node.report_head import read_parts
+from gpu_burnin.system.clock import time_of
 from gpu_burnin.types import Verdict
 
 # Longer lines of an audit log are passed over: no request on a node or pod is as long.

@@ -10,15 +10,15 @@ from urllib.parse import quote, urlencode
 
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.api.jobs import QUEUE_NAME, START_AGAIN, kueue_path
+from gpu_burnin.api.kueue import Workload, workload
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, State
+from gpu_burnin.api.waits import Wait, Why, why_waits
 from gpu_burnin.fleet.jobs import entries
 from gpu_burnin.fleet.jobs.found import Job, whole
-from gpu_burnin.fleet.jobs.kueue import Workload, workload
 from gpu_burnin.fleet.jobs.pods import why_pods_wait
 from gpu_burnin.fleet.jobs.read import surroundings_of
-from gpu_burnin.fleet.jobs.waits import Wait, Why, why_waits
-from gpu_burnin.fleet.why.entry import NEVER, Entry, What
+from gpu_burnin.fleet.why.entry import Entry, What
 from gpu_burnin.fleet.why.gather import (
     FORBIDDEN,
     Asked,
@@ -42,6 +42,7 @@ from gpu_burnin.fleet.why.of_cluster import (
     time_of_event,
 )
 from gpu_burnin.fleet.why.told import Files, Log, Story, Waits
+from gpu_burnin.system.clock import NEVER
 
 # Nodes that a wait is about: of each all is read.
 _MOST_ASKED = 8

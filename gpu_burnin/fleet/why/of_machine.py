@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_burnin.api.machine_power import MachinePower
-from gpu_burnin.fleet.why.entry import Entry, Source, What, time_of
+from gpu_burnin.fleet.why.entry import Entry, Source, What
+from gpu_burnin.system.clock import time_of
 
 
 def of_machine(machine: MachinePower) -> Iterator[Entry]:

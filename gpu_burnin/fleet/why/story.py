@@ -12,7 +12,7 @@ from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, Transition
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.jobs.found import find
-from gpu_burnin.fleet.why.entry import Entry, Source, What, time_of
+from gpu_burnin.fleet.why.entry import Entry, Source, What
 from gpu_burnin.fleet.why.gather import (
     FORBIDDEN,
     Asked,
@@ -35,6 +35,7 @@ from gpu_burnin.fleet.why.of_cluster import (
 )
 from gpu_burnin.fleet.why.of_job import story_of_job
 from gpu_burnin.fleet.why.told import Files, Story
+from gpu_burnin.system.clock import time_of
 
 # How a node is named that has the name of a job too.
 _NODE_FORM = "node"

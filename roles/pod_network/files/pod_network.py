@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Bring this node's pod network to its configuration: kernel settings, routes to other nodes' ranges, masquerading.
+"""Bring this node's pod network to its configuration: kernel settings, routes to other nodes' ranges, masquerading, and
+link-local addresses kept from pods.
 
 Prints one line for each thing that differed; nothing printed means nothing changed. With --check it only prints. Run by
 pod-network-routes.service at boot and by the Ansible role. Standard library only.
@@ -20,6 +21,8 @@ from typing import Any
 
 NAT_CHAIN = "POD-NETWORK"
 FORWARD_CHAIN = "POD-NETWORK-FORWARD"
+LINK_LOCAL_CHAIN = "POD-NETWORK-LINK-LOCAL"
+LINK_LOCAL = "169.254.0.0/16"
 SYSCTLS = {"net/ipv4/ip_forward": "1"}
 # Only where the kernel has br_netfilter. Without it a Service whose pod is on the caller's own node does not answer.
 BRIDGE_SYSCTLS = {"net/bridge/bridge-nf-call-iptables": "1"}
@@ -45,9 +48,11 @@ class Config:
 
     range: ipaddress.IPv4Network
     cidr: ipaddress.IPv4Network
+    bridge: str
     protocol: int
     manage_routes: bool
     masquerade: bool
+    deny_link_local: bool
     no_masquerade: tuple[ipaddress.IPv4Network, ...]
     peers: tuple[Peer, ...]
 
@@ -69,9 +74,11 @@ def parse_config(text: str, path: str) -> Config:
         return Config(
             range=ipaddress.IPv4Network(data["range"]),
             cidr=ipaddress.IPv4Network(data["cidr"]),
+            bridge=str(data["bridge"]),
             protocol=int(data["protocol"]),
             manage_routes=bool(data["manage_routes"]),
             masquerade=bool(data["masquerade"]),
+            deny_link_local=bool(data["deny_link_local"]),
             no_masquerade=tuple(ipaddress.IPv4Network(item) for item in data["no_masquerade"]),
             peers=tuple(
                 Peer(host, ipaddress.IPv4Network(range_), ipaddress.IPv4Address(data["addresses"][host]))
@@ -109,7 +116,7 @@ def route_batch(wanted: Mapping[str, str], present: Mapping[str, str], protocol:
 
 
 def chains(config: Config) -> list[Chain]:
-    """The chains of our own. An empty one is left where masquerading is off."""
+    """The chains of our own. One whose purpose is off is left empty."""
     stays = [f"-A {NAT_CHAIN} -d {net} -j RETURN" for net in (config.cidr, *config.no_masquerade)]
     masquerade = [
         f"-A {NAT_CHAIN} ! -s {config.range} -j RETURN",
@@ -118,9 +125,14 @@ def chains(config: Config) -> list[Chain]:
     ]
     # At the end of FORWARD: earlier refusals hold, a DROP policy (Docker's, ufw's) does not cut the pods off.
     forward = [f"-A {FORWARD_CHAIN} {way} {config.cidr} -j ACCEPT" for way in ("-s", "-d")]
+    # In mangle, which comes before filter: no ACCEPT of somebody else's opens it. By the bridge and not by the source,
+    # which a pod of a namespace without Pod Security may forge. In FORWARD alone: an address of the node itself (a DNS
+    # cache on 169.254.20.10, say) is INPUT and answers its pods.
+    link_local = [f"-A {LINK_LOCAL_CHAIN} -d {LINK_LOCAL} -i {config.bridge} -j DROP"]
     return [
         Chain("nat", NAT_CHAIN, "POSTROUTING", tuple(masquerade if config.masquerade else ())),
         Chain("filter", FORWARD_CHAIN, "FORWARD", tuple(forward)),
+        Chain("mangle", LINK_LOCAL_CHAIN, "FORWARD", tuple(link_local if config.deny_link_local else ())),
     ]
 
 

@@ -18,7 +18,8 @@ from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api.names import ADMITTER_USER, GPU_LABEL, LEAF_LABEL, RACK_LABEL, READY_LABEL
 from tests.bench.admission.kwok import ensure_kwok
 from tests.integration.gate import node_info
-from tests.integration.jobs_stack import GPUS, MODEL, NAMES, Jobs, jobs_stack
+from tests.integration.jobs_stack import GPUS, MODEL, NAMES, Jobs
+from tests.integration.jobs_start import jobs_stack
 
 NODES_OF_RACK, RACKS_OF_LEAF = 8, 4
 SECONDS = f"{NAMES.domain}/seconds"

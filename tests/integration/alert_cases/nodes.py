@@ -10,6 +10,14 @@ _TIME, _SYNCHRONISED = 'node_time_seconds{instance="gpu-1"}', 'node_timex_sync_s
 _BURNING = {_RUNNING: "1x60"}
 _LAST_LOOK = 'gpu_burnin_watch_last_look_timestamp_seconds{instance="gpu-1"}'
 
+_TRAFFIC_LIMIT = 'muster_node_traffic_limit_bits_per_second{instance="gpu-1",class="internet"}'
+
+
+def _traffic(direction: str, path: str, family: str) -> str:
+    labels = f'class="internet",direction="{direction}",path="{path}",family="{family}"'
+    return f'muster_node_traffic_bytes_total{{instance="gpu-1",{labels}}}'
+
+
 CASES = (
     Case(
         "MusterPlaceDown",
@@ -103,6 +111,26 @@ CASES = (
         for job in ("dns", "balancer")
     ),
     Case(
+        "MusterNodeDnsDown",
+        {'up{job="node_dns",instance="gpu-1"}': "0x60"},
+        {'up{job="node_dns",instance="gpu-1"}': "0x1 1x59"},
+        "3m",
+        "gpu-1 answers, and its name server does not: its pods ask those of the API servers' hosts.",
+        {**GPU, "job": "node_dns"},
+    ),
+    Case(
+        "MusterNodeDnsUpstreams",
+        {'coredns_forward_healthcheck_broken_total{job="node_dns",instance="gpu-1"}': "0+3x60"},
+        # Those of the API servers' hosts are told of otherwise.
+        {
+            'coredns_forward_healthcheck_broken_total{job="node_dns",instance="gpu-1"}': "7x60",
+            'coredns_forward_healthcheck_broken_total{job="dns",instance="api-1"}': "0+3x60",
+        },
+        "12m",
+        "Pods of gpu-1 ask for names, and none of the servers that know them answers its name server.",
+        {**GPU, "job": "node_dns"},
+    ),
+    Case(
         "MusterUnitFailed",
         {'node_systemd_unit_state{instance="gpu-1",name="kubelet.service",state="failed"}': "1x60"},
         {'node_systemd_unit_state{instance="gpu-1",name="kubelet.service",state="failed"}': "0x60"},
@@ -179,6 +207,23 @@ CASES = (
         "6m",
         "gpu-1 cannot read the numbers that the burn-in leaves.",
         GPU,
+    ),
+    # Own traffic and that of pods, of IPv4 and IPv6, are one class: 1.6e9 bytes in 30 s. Directions are apart.
+    Case(
+        "MusterTrafficOverLimit",
+        {
+            **{_traffic("in", path, family): "0+4e8x60" for path in ("own", "pods") for family in ("ipv4", "ipv6")},
+            _traffic("out", "own", "ipv4"): "0+3e8x60",
+            _TRAFFIC_LIMIT: "1e8x60",
+        },
+        {
+            **{_traffic("in", path, family): "0+9e7x60" for path in ("own", "pods") for family in ("ipv4", "ipv6")},
+            _traffic("out", "own", "ipv4"): "0+3e8x60",
+            _TRAFFIC_LIMIT: "1e8x60",
+        },
+        "16m",
+        "gpu-1 has 426.7Mbit/s of traffic of class internet (in), more than its limit.",
+        {**GPU, "class": "internet", "direction": "in"},
     ),
     Case(
         "MusterBurninFailed",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, node_path
+from gpu_burnin.admission.service.leader import LEASES
 from tests.support.admission_helpers import make_node
 from tests.support.fake_api import FakeApi, Refused, refusing
 
@@ -32,6 +33,30 @@ def test_a_conflict_is_the_callers(api: FakeApi, kube: KubeApi, status: int) -> 
     with pytest.raises(Conflict, match="modified"):
         kube.patch(node_path("gpu-1"), [{"op": "add", "path": "/spec/x", "value": 1}])
     assert len(api.writes()) == 1
+
+
+RACE = 'Operation cannot be fulfilled on resourcequotas "muster": the object has been modified'
+
+
+def test_what_lost_the_servers_own_race_for_a_quota_is_made_again(api: FakeApi, kube: KubeApi) -> None:
+    left = [Refused(409, RACE), Refused(409, RACE)]
+
+    def racing(path: str) -> None:
+        if left:
+            raise left.pop()
+
+    api.before_write = racing
+    made = {"metadata": {"name": "x", "namespace": "muster-system"}, "spec": {"holderIdentity": "me"}}
+    kube.create(LEASES, made)
+    assert len(api.writes()) == 3 and not left
+
+
+def test_a_quota_that_stays_busy_is_the_callers(api: FakeApi, tmp_path: Path) -> None:
+    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"), retries=1)
+    api.before_write = refusing(409, RACE)
+    with pytest.raises(Conflict, match="resourcequotas"):
+        kube.create(LEASES, {"metadata": {"name": "x", "namespace": "muster-system"}})
+    assert len(api.writes()) == 2
 
 
 def test_an_answer_may_take_longer_than_a_connection(api: FakeApi, tmp_path: Path) -> None:

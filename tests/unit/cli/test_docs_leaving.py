@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_burnin.admission.decide.draining import CHECKPOINT
 from gpu_burnin.admission.view import Rules
+from gpu_burnin.api.jobs import CHECKPOINT
 from gpu_burnin.api.names import Names
 from gpu_burnin.job import DEFAULT_FILE, FILE_VARIABLE
 from gpu_burnin.node import leave_file

@@ -51,6 +51,26 @@ def test_a_script_is_made_a_job(made: Cluster, script: str) -> None:
     assert json.loads(config_map["data"]["launch.json"])["argv"] == ["--steps", "3"]
 
 
+def test_a_job_gets_claims_variables_cpu_memory_and_a_hold(made: Cluster, script: str) -> None:
+    core = "/api/v1/namespaces/vision"
+    made.objects[f"{core}/secrets/keys"] = {"metadata": {"name": "keys"}}
+    for name in ("data", "sets"):
+        spec = {"accessModes": ["ReadWriteMany"]}
+        made.objects[f"{core}/persistentvolumeclaims/{name}"] = {"metadata": {"name": name}, "spec": spec}
+    words = ["--volume", "data:/data", "--volume", "sets:/sets:ro", "--env-from", "keys", "--hold-until", "checkpoint"]
+    more = ["--nodes", "2", "--env", "STEPS=1000", "--cpus", "64", "--memory", "512Gi"]
+    done = run(script, *words, *more, "--no-follow")
+    assert done.exit_code == 0, done.output
+    [replicated] = made.made[1][1]["spec"]["replicatedJobs"]
+    pod = replicated["template"]["spec"]["template"]
+    [container] = pod["spec"]["containers"]
+    assert [one["mountPath"] for one in container["volumeMounts"]][-2:] == ["/data", "/sets"]
+    assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    assert {"name": "STEPS", "value": "1000"} in container["env"]
+    assert container["resources"]["requests"] == {"cpu": "64", "memory": "512Gi"}
+    assert pod["metadata"]["annotations"]["muster.dev/hold-until"] == "checkpoint"
+
+
 @pytest.mark.parametrize(("outcome", "code"), [(Outcome.SUCCEEDED, 0), (Outcome.FAILED, 1), (Outcome.UNCLEAR, 3)])
 def test_what_became_of_it_is_the_exit_code(
     made: Cluster, script: str, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, code: int

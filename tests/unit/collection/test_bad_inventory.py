@@ -56,6 +56,12 @@ MISTAKES = (
         r"documentation \(RFC 5737\): 198.51.100.3; give the time servers of your site, or leave it out",
     ),
     (
+        "group_vars/all.yml", "fleet_service_cidr: ",
+        "fleet_traffic: {a: [10.0.0.0/8], b: [10.9.0.0/16], c: rest}\nfleet_service_cidr: ",
+        r"group_vars/all.yml:\d+: fleet_traffic: 10.0.0.0/8 of a and 10.9.0.0/16 of b share addresses; a packet has "
+        r"one class: divide the larger range, or take one of them away",
+    ),
+    (
         "SHA256SUMS.txt", "[0-9a-f]{64}  etcdctl\n", "",
         rf"group_vars/all.yml:\d+, all hosts of etcd, etcd_events: {NO_SUM} etcdctl; "
         r"add its SHA-256 \(`sha256sum etcdctl`\)",

@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "gpu_nodes": {
         "gpu-1": {
             "ansible_host": "2001:db8::61",
+            "fleet_node_dns": True,
             "__node_admission_gate_state": {"gate_open": True, "machine_id": "a" * 32},
         },
         "gpu-2": {
@@ -90,6 +91,7 @@ PLAYS: list[tuple[str, list[str], dict[str, str]]] = [
         {
             "bootstrap": "kubelet_api_url",
             "dns": "kubelet_cluster_dns",
+            "metrics": "__fleet_metric_sources.gpu_nodes",
             "proxy": "__kube_proxy_kubeconfig",
             "publish": "gpu_burnin_api_url",
             "wave_wait_s": "__gpu_burnin_wave_wait_s",
@@ -99,6 +101,8 @@ PLAYS: list[tuple[str, list[str], dict[str, str]]] = [
         "system-1",
         ["kubelet", "kube_proxy", "api_loadbalancer"],
         {
+            "dns": "kubelet_cluster_dns",
+            "metrics": "__fleet_metric_sources.system_nodes",
             "bootstrap": "kubelet_api_url",
             "proxy": "__kube_proxy_kubeconfig",
             "asks": "api_loadbalancer_url",
@@ -189,7 +193,11 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
 
     node = found["gpu-1"]
     assert node["bootstrap"] == node["publish"] == server(node["proxy"]) == "https://[2001:db8::41]:7443"
-    assert sorted(node["dns"]) == ["198.18.7.32", "2001:db8::31"]
+    # It has a name server of its own, and the cluster's after it.
+    assert node["dns"][0] == "169.254.20.10"
+    assert sorted(node["dns"][1:]) == sorted(found["system-1"]["dns"]) == ["198.18.7.32", "2001:db8::31"]
+    assert node["metrics"] == {"gpu": "127.0.0.1:9400", "node_dns": "127.0.0.1:9154"}
+    assert found["system-1"]["metrics"] == {}
 
     # One host, one turn: 600 s and the two hours of an extended run, and a quarter of both.
     assert node["wave_wait_s"] == 9750

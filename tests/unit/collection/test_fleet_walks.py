@@ -34,8 +34,11 @@ _ROUTES = Needed("each node has a route to each other one")
 _LEDGER = Needed(
     "localhost writes all nodes into the ledger; a node asks its own gate", "__node_admission_", "gate.yml"
 )
+_COUNTING = Needed("the controller lists the nodes that still count, once", "__node_traffic_left", "absent.yml")
 # By file and by what they go over.
 NEEDED = {
+    ("roles/node_traffic/vars/main.yml", "groups[system_nodes]"): _COUNTING,
+    ("roles/node_traffic/vars/main.yml", "groups[gpu_nodes]"): _COUNTING,
     ("roles/pod_network/vars/main.yml", "groups[system_nodes]"): _ROUTES,
     ("roles/pod_network/vars/main.yml", "groups[gpu_nodes]"): _ROUTES,
     ("roles/gpu_burnin/vars/main.yml", "ansible_play_hosts"): Needed(

@@ -228,6 +228,7 @@ def test_no_checksum_of_the_example_fits_a_file() -> None:
 LOOKS = {
     "muster.fleet.inventory_check",
     "muster.fleet.etcd_lock",
+    "muster.fleet.native_gangs",
     "muster.fleet.ssh_probe",
     "muster.fleet.preflight",
     "muster.fleet.preflight_report",

@@ -75,7 +75,7 @@ def test_a_host_has_no_more_units_and_certificates_than_are_declared(group: str)
     environment = jinja2.Environment()
     environment.filters["intersect"] = lambda one, other: [name for name in one if name in other]
     text = environment.from_string(variables["__host_metrics_units"]).render(
-        group_names=[group], fleet_api_local_balancer=True
+        group_names=[group], fleet_api_local_balancer=True, fleet_traffic={"all": "rest"}
     )
     units = ast.literal_eval(text.strip())
     files = variables["__host_metrics_certificates_of"]

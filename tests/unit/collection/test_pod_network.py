@@ -31,9 +31,11 @@ pod_network = load()
 DATA: dict[str, Any] = {
     "range": "198.19.61.0/24",
     "cidr": "198.19.0.0/17",
+    "bridge": "cni0",
     "protocol": 177,
     "manage_routes": True,
     "masquerade": True,
+    "deny_link_local": True,
     "no_masquerade": ["224.0.0.0/4"],
     "ranges": {"gpu-1": "198.19.61.0/24", "gpu-2": "198.19.62.0/24"},
     "addresses": {"gpu-1": "198.18.7.61", "gpu-2": "198.18.7.62"},
@@ -67,7 +69,7 @@ def test_present_routes_of_ip_json() -> None:
 
 
 def test_traffic_between_pods_is_not_masqueraded() -> None:
-    nat, forward = pod_network.chains(config())
+    nat, forward, _ = pod_network.chains(config())
     assert nat.rules == (
         "-A POD-NETWORK ! -s 198.19.61.0/24 -j RETURN",
         "-A POD-NETWORK -d 198.19.0.0/17 -j RETURN",
@@ -76,6 +78,13 @@ def test_traffic_between_pods_is_not_masqueraded() -> None:
     )
     assert forward.parent == "FORWARD"
     assert pod_network.chains(config(masquerade=False))[0].rules == ()
+
+
+def test_link_local_addresses_are_kept_from_pods_before_any_accept() -> None:
+    denied = pod_network.chains(config(bridge="br-pods"))[-1]
+    assert (denied.table, denied.parent) == ("mangle", "FORWARD"), "not INPUT: the node's own addresses stay reachable"
+    assert denied.rules == ("-A POD-NETWORK-LINK-LOCAL -d 169.254.0.0/16 -i br-pods -j DROP",)
+    assert pod_network.chains(config(deny_link_local=False))[-1].rules == ()
 
 
 def test_restore_input_replaces_the_chain_in_one_step() -> None:

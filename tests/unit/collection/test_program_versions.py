@@ -90,7 +90,7 @@ def test_site_yml_leaves_a_node_what_it_keeps(kept: dict[str, str] | None) -> No
     plays = {play["name"]: play for play in site_plays()}
     asked = {**plays["Prepare the nodes"]["vars"], **plays["Start the kubelets that may start"]["vars"]}
     variables = {name: trust_as_template(text) if isinstance(text, str) else text for name, text in asked.items()}
-    given = {"ansible_facts": facts, "kube_binaries_checksums": pinned}
+    given = {"ansible_facts": facts, "kube_binaries_checksums": pinned, "fleet_node_dns": False}
     templar = Templar(DataLoader(), variables=variables | given)
     found = {name: templar.template(text) for name, text in variables.items() if not name.startswith("__")}
     sums = pinned | (kept or {})

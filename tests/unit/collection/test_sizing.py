@@ -83,4 +83,7 @@ def test_targets_are_of_the_plan_and_not_of_today() -> None:
         "gpu": 7500,
         "prometheus": 1,
         "apiserver": 1,
+        "node_dns": 0,
     }
+    # With a name server on each node.
+    assert targets_filter.planned_targets({**jobs, "node_dns": ["gpu-1"]}, groups, "7500")["node_dns"] == 7500

@@ -158,6 +158,9 @@ def test_limits_protect_nodes_and_etcd() -> None:
     hard = all_of["ResourceQuota", "muster"]["spec"]["hard"]
     assert {"pods", "configmaps", "secrets", "count/jobs.batch", "count/jobsets.jobset.x-k8s.io"} <= set(hard)
     assert all(isinstance(most, str) for most in hard.values())
+    # Each launch makes one of each; a namespace has ConfigMaps and Services of its own beside.
+    launches = int(hard["count/jobsets.jobset.x-k8s.io"])
+    assert launches < int(hard["configmaps"]) and launches < int(hard["services"]) and launches <= 5000
 
 
 def test_another_domain_is_in_all_names() -> None:

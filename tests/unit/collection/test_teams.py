@@ -84,9 +84,12 @@ def test_everything_may_be_said() -> None:
             {"gpus": 8, "level": "deep"},
             "is 'deep', which is no level of burn-in; choose from quick, standard, extended",
         ),
-        ({"gpus": 8, "weight": 0}, "fleet_teams.a.weight is 0; give a number above 0; a team of weight 2 gets twice"),
-        ({"gpus": 8, "weight": -1}, "fleet_teams.a.weight is -1; give a number above 0"),
-        ({"gpus": 8, "weight": float("nan")}, "fleet_teams.a.weight is nan; give a number above 0"),
+        (
+            {"gpus": 8, "weight": -1},
+            "fleet_teams.a.weight is -1; give a number, 0 or more; a team of weight 2 gets twice",
+        ),
+        ({"gpus": 8, "weight": False}, "fleet_teams.a.weight is False; give a number, 0 or more"),
+        ({"gpus": 8, "weight": float("nan")}, "fleet_teams.a.weight is nan; give a number, 0 or more"),
         ({"gpus": 8, "weight": 0.0001}, "fleet_teams.a.weight is 0.0001; give at most three digits behind the point"),
         ({"gpus": 8, "wieght": 2}, "fleet_teams.a has wieght, which no team has; did you mean weight?"),
         ({"gpus": 8, "colour": 2}, "fleet_teams.a has colour, which no team has; choose from gpus, weight, members,"),
@@ -106,7 +109,13 @@ def test_a_mistake_of_a_team_is_one_sentence(team: Any, said: str) -> None:
     assert len(found) == 1 and said in found[0], found
 
 
-@pytest.mark.parametrize("name", ["kube-team", "default", "muster-system", "balloons"])
+def test_a_team_may_live_of_what_others_leave_idle() -> None:
+    """What keeps nodes from a foreign autoscaler, for one: docs/operations/jobs.md."""
+    given = {"balloons": {"gpus": 0, "weight": 0}}
+    assert read_teams(given, [], ONE) == ([Team("balloons", {H100: 0}, weight=0)], [])
+
+
+@pytest.mark.parametrize("name", ["kube-team", "default", "muster-system"])
 def test_names_of_other_namespaces_are_refused(name: str) -> None:
     assert mistakes({name: {"gpus": 8}}) == [
         f"fleet_teams.{name}: the namespace {name} is not a team's; give the team another name"

@@ -21,6 +21,7 @@ OURS = [
     "kube_controller_manager",
     "kube_scheduler",
     "node_admission",
+    "node_dns",
 ]
 
 
@@ -56,6 +57,7 @@ def apiserver_unit(**variables: Any) -> str:
         "kube_apiserver_service_account_issuer": "https://x",
         "fleet_service_cidr": "198.19.128.0/20",
         "fleet_api_server_port": 6443,
+        "fleet_gang": "kueue",
         "__kube_apiserver_etcd": {"etcd-1": "https://198.18.7.11:2379", "etcd-2": "https://198.18.7.12:2379"},
         "__kube_apiserver_etcd_events": {"ev-1": "https://198.18.7.21:2379", "ev-2": "https://198.18.7.22:2379"},
     }
@@ -85,6 +87,28 @@ def test_the_gate_is_checked_before_each_start() -> None:
     assert "--feature-gates=ManifestBasedAdmissionControlConfig=true,Other=false " in unit
 
 
+def controller_manager_unit(gang: str) -> str:
+    rates = {f"kube_controller_manager_api_{name}": 1 for name in ("qps", "burst")}
+    return render("kube_controller_manager", "kube-controller-manager.service.j2", fleet_gang=gang, **rates)
+
+
+def test_without_native_gangs_nothing_alpha_runs() -> None:
+    scheduler = render("kube_scheduler", "kube-scheduler.service.j2", fleet_gang="kueue")
+    for unit in (apiserver_unit(), controller_manager_unit("kueue"), scheduler):
+        assert "Workload" not in unit and "runtime-config" not in unit and "GangScheduling" not in unit
+
+
+@pytest.mark.parametrize(("gang", "made"), [("native", "true"), ("ending", "false")])
+def test_native_gangs_are_served_and_enforced_also_when_no_more_are_made(gang: str, made: str) -> None:
+    server = apiserver_unit(fleet_gang=gang, kube_apiserver_feature_gates={"Other": True})
+    gates = "ManifestBasedAdmissionControlConfig=true,GenericWorkload=true,WorkloadWithJob=true,Other=true"
+    assert f"--feature-gates={gates} " in server and "--runtime-config=scheduling.k8s.io/v1alpha2=true " in server
+    manager = controller_manager_unit(gang)
+    assert f"--feature-gates=GenericWorkload=true,WorkloadWithJob={made} " in manager
+    scheduler = render("kube_scheduler", "kube-scheduler.service.j2", fleet_gang=gang)
+    assert "--feature-gates=GenericWorkload=true,GangScheduling=true " in scheduler
+
+
 def test_extra_flags_come_last_but_one_and_hardening_can_be_emptied() -> None:
     unit = apiserver_unit(kube_apiserver_extra_args={"v": 4}, kube_apiserver_unit_hardening=[])
     assert unit.index("--v=4") > unit.index("--goaway-chance")
@@ -92,12 +116,7 @@ def test_extra_flags_come_last_but_one_and_hardening_can_be_emptied() -> None:
 
 
 def test_only_kubelets_are_signed() -> None:
-    unit = render(
-        "kube_controller_manager",
-        "kube-controller-manager.service.j2",
-        kube_controller_manager_api_qps=1,
-        kube_controller_manager_api_burst=1,
-    ).replace("--cluster-signing-duration", "")
+    unit = controller_manager_unit("kueue").replace("--cluster-signing-duration", "")
     flags = {word.split("=")[0] for word in unit.split() if word.startswith("--cluster-signing")}
     assert flags == {
         f"--cluster-signing-kubelet-{kind}-{part}-file" for kind in ("client", "serving") for part in ("cert", "key")

@@ -18,6 +18,7 @@ import yaml
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER
 
 from gpu_burnin.fleet.roll import lock
+from tests.support.fake_api import FakeApi
 
 ROOT = Path(__file__).resolve().parents[3]
 Playbook = Callable[..., subprocess.CompletedProcess[str]]
@@ -124,9 +125,49 @@ def test_what_lay_ready_is_removed_also_when_it_is_refused(
     assert ("etcd-1: its etcd is not healthy: no leader; repair it first" in said) is (sick != "")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("wanted", "refused"), [("1.37.0", True), ("1.36.4", False)])
+def test_what_native_gangs_have_left_is_counted_before_another_minor(
+    tmp_path: Path, ansible_playbook: Playbook, wanted: str, refused: bool
+) -> None:
+    """The real judgement, of a cluster that has a PodGroup. Its words: test_native_gangs.py."""
+    (play,) = (play for play in plays() if play["name"] == "Evaluate the fleet and plan what is left to do")
+    (judged,) = (task for task in play["tasks"] if "muster.fleet.kube_upgrade" in task)
+    shown = {"ansible.builtin.debug": {"var": "upgrade_planned.refused"}}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([{**play, "tasks": [judged, shown]}]))
+    programs = {
+        name: {"running": "1.36.3", "wanted": wanted, "current": False}
+        for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+    }
+    found = {"programs": programs, "sick": "", "served": True, "leads": False, "room": "", "closed": False}
+    groups = {"kube_apiserver": {"hosts": {"api-1": {"upgrade_found": found}}}}
+    variables = {"fleet_name": "lab", "fleet_state_dir": str(tmp_path), "part": "all", "fleet_domain": "a.b"}
+    path = tmp_path / "hosts.yml"
+    path.write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))
+    api = FakeApi()
+    api.objects["podgroups"] = {"train": {"metadata": {"name": "train", "namespace": "vision"}}}
+    api.objects["workloads"] = {}
+    (tmp_path / "kubeconfig").mkdir()
+    api.kubeconfig(tmp_path / "kubeconfig/admin.kubeconfig")
+    try:
+        done = ansible_playbook("play.yml", inventory=str(path))
+    finally:
+        api.close()
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 0, said
+    assert ("api-1: the cluster has 1 PodGroup (vision/train) of scheduling.k8s.io/v1alpha2" in said) is refused, said
+    assert ("nothing was changed, the upgrade is refused" in said) is refused, said
+
+
 def test_it_knows_the_programs_of_each_group_as_preflight_does() -> None:
     variables = yaml.safe_load((ROOT / "playbooks/files/upgrade_vars.yml").read_text())
     defaults = yaml.safe_load((ROOT / "roles/preflight/defaults/main.yml").read_text())
+    # A node's CoreDNS is site.yml's to bring: names go another way while it restarts.
+    of_nodes = {group: defaults["preflight_binaries"].pop(group) for group in ("gpu_nodes", "system_nodes")}
+    without = {
+        group: text.replace(" + (['coredns'] if fleet_node_dns else [])", "") for group, text in of_nodes.items()
+    }
+    assert {group: f"{{{{ {variables['upgrade_programs'].pop(group)} }}}}" for group in of_nodes} == without
     assert variables["upgrade_programs"] == defaults["preflight_binaries"]
 
 

@@ -118,6 +118,24 @@ def test_what_is_refused(groups: Groups, why: str) -> None:
     assert why in report_of(groups), report_of(groups)
 
 
+@pytest.mark.parametrize(("part", "refused"), [("all", True), ("control_plane", True), ("nodes", False)])
+def test_native_gangs_hinder_another_minor_of_the_servers(part: str, refused: bool) -> None:
+    """The words: test_native_gangs.py."""
+    groups = fleet(server=("1.36.3", "1.37.0"))
+    found = report("x", rules.problems(Fleet(groups), part, "kueue", "1 PodGroup (vision/train)"))
+    assert ("the cluster has 1 PodGroup (vision/train)" in found) is refused
+    assert ("fleet_gang is native" in report("x", rules.problems(Fleet(groups), part, "native"))) is refused
+
+
+def test_the_cluster_is_asked_for_native_gangs_where_a_server_that_answers_changes_its_minor() -> None:
+    assert rules.changes_minor(Fleet(fleet(server=("1.36.3", "1.37.0"))))
+    assert not rules.changes_minor(Fleet(fleet()))
+    groups = fleet(server=("1.36.3", "1.37.0"))
+    for name in ("api-1", "api-2"):
+        change(groups, "kube_apiserver", name, sick="connection refused")
+    assert not rules.changes_minor(Fleet(groups))
+
+
 def test_all_problems_are_told_at_once() -> None:
     groups = fleet(etcd=("3.6.16", "3.8.0"), server=("1.36.3", "1.38.0"), node=("1.33.0", "1.38.0"))
     said = report_of(groups)

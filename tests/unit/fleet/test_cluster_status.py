@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.decide.outlook import TAKEN_OUT
+from gpu_burnin.api.names import GPU_LABEL, TEAM_LABEL
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.cluster import admissions, status_page, status_text
 from gpu_burnin.fleet.monitoring.numbers import nothing
@@ -167,6 +168,28 @@ def test_nodes_that_take_no_work_are_not_counted_as_ready(api: FakeApi, tmp_path
     assert needed == sorted(needed, reverse=True), "what needs a person stands first"
     assert "BRAKE: gpu-0 should be kept from work and is not: the share is reached" in status_text.render(fleet)
     assert status_page.render(fleet, nothing()).count("there is no Node object") == 1
+
+
+def test_what_a_team_lacks_of_nodes_of_its_own_is_told(api: FakeApi, tmp_path: Path) -> None:
+    hardware = {"gpus": 8, "model": "h100"}
+    for number in range(2):
+        given = admission(f"gpu-{number}", team="vision")
+        api.put("nodeadmissions", {**given, "spec": {**given["spec"], "hardware": hardware}})
+    labels = {GPU_LABEL: "h100", TEAM_LABEL: "vision"}
+    api.put("resourceflavors", {"metadata": {"name": "h100-vision"}, "spec": {"nodeLabels": labels}})
+
+    def want(gpus: int) -> None:
+        resource = {"name": "nvidia.com/gpu", "nominalQuota": str(gpus)}
+        flavors = [{"name": "h100-vision", "resources": [resource]}]
+        queue = {"metadata": {"name": "vision"}, "spec": {"resourceGroups": [{"flavors": flavors}]}}
+        api.put("clusterqueues", queue)
+
+    want(24)
+    told = "vision lacks 8 of 24 GPUs of h100 on nodes of its own: the admitter gives it nodes that are idle and ready"
+    assert f"SHORT: {told}" in " ".join(run(api, tmp_path).stdout.split())
+    assert [text.partition(";")[0] for text in json.loads(run(api, tmp_path, "--json").stdout)["short"]] == [told]
+    want(16)
+    assert "SHORT" not in run(api, tmp_path).stdout and read(api, tmp_path).short == ()
 
 
 def test_after_a_restore_the_nodes_that_wait_for_their_agents_are_named(api: FakeApi, tmp_path: Path) -> None:

@@ -134,6 +134,9 @@ def test_coredns_is_built_with_the_plugins_of_the_roles_corefile_and_no_others()
     plugins = re.findall(r'_ "github.com/coredns/coredns/plugin/(\w+)"', main)
     assert sorted(plugins) == sorted(package.get(name, name) for name in directives)
     assert len(plugins) > 10
+    # The same program serves names on the nodes.
+    on_nodes = (REPOSITORY / "roles/node_dns/templates/Corefile.j2").read_text()
+    assert {"cache", "forward", "loop"} <= set(re.findall(r"^    (\w+)\b", on_nodes, re.MULTILINE)) <= directives
 
 
 def test_programs_of_one_module_and_recipe_go_together_and_have_their_own_names() -> None:

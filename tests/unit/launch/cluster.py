@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
-from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound
+from gpu_burnin.admission.client import JSON_TYPE, METADATA_ONLY, ApiError, Conflict, KubeApi, NotFound
 from gpu_burnin.api.names import GPU_LABEL, LEAF_LABEL, RACK_LABEL, READY_LABEL
 
 H100, H200 = "h100-sxm5-80gb", "h200-sxm-141gb"
@@ -46,17 +46,20 @@ class Cluster:
         return cast(KubeApi, self)
 
     def find(self, path: str, what: str = "") -> Any:
-        if path in self.forbidden:
-            raise ApiError(f"cannot {what}: forbidden", 403)
-        return self.objects.get(path)
+        try:
+            return self.get(path, what)
+        except NotFound:
+            return None
 
-    def get(self, path: str, what: str = "") -> Any:
+    def get(self, path: str, what: str = "", *, answer: str = JSON_TYPE) -> Any:
         if path in self.breaks:
             raise self.breaks[path]
-        found = self.find(path, what)
-        if found is None:
+        if path in self.forbidden:
+            raise ApiError(f"cannot {what}: forbidden", 403)
+        assert "/secrets/" not in path or answer == METADATA_ONLY, "a Secret's values were asked for"
+        if (found := self.objects.get(path)) is None:
             raise NotFound(f"cannot {what}: not found", 404)
-        return found
+        return {"metadata": found["metadata"]} if answer == METADATA_ONLY else found
 
     def items(self, path: str, what: str = "", *, labelSelector: str = "", resourceVersion: str = "") -> Iterator[Any]:
         if path in self.forbidden:

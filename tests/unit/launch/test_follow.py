@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gpu_burnin.launch.logs import Pod, lines_of, pod_of
 from gpu_burnin.launch.objects import job_set
 from gpu_burnin.launch.progress import stand_of
 from gpu_burnin.launch.shown import nodes_of, show_logs
+from gpu_burnin.system.clock import rfc3339
 from tests.unit.launch.cluster import KUEUE, Cluster
 from tests.unit.launch.examples import REQUEST
 
@@ -64,21 +66,39 @@ def crashed(index: int, code: int = 7, message: str = "Traceback\nKeyError: 3") 
     return pod(index, phase="Failed", state={"terminated": {"exitCode": code, "message": message}})
 
 
+NO_CPU = (
+    "couldn't assign flavors to pod set node: topology \"fleet\" doesn't allow to fit any of 2 pod(s). Total nodes: 4; "
+    'excluded: resource "cpu": 2, resource "nvidia.com/gpu": 1, taint "muster.dev/quarantine:NoSchedule": 1'
+)
+NO_QUOTA = "couldn't assign flavors: insufficient unused quota for nvidia.com/gpu in flavor h100, 8 more needed"
+
+
 @pytest.mark.parametrize(
     ("job_set", "of", "told"),
     [
         (job(), None, "it waits for its queue to see it"),
-        (job(), workload(), "it waits in its queue"),
-        (job(), workload(condition("QuotaReserved", "no quota", "False")), "it waits: no quota"),
+        (job(), workload(), "it waits: Kueue has not looked at it yet: is Kueue up? (`systemctl status kueue`)"),
+        (job(), workload(condition("QuotaReserved", "no quota", "False")), "it waits: Kueue says: no quota"),
+        (
+            job(),
+            workload(condition("QuotaReserved", NO_QUOTA, "False")),
+            "it waits: it asks for 0 GPUs, and 8 of h100 have to become free first",
+        ),
+        (
+            job(),
+            workload(condition("QuotaReserved", NO_CPU, "False")),
+            "it waits: the quota is there, and nodes for only 0 of 2 pods are free; passed over: 2 with too little cpu "
+            "free, 1 full, 1 with taint muster.dev/quarantine:NoSchedule",
+        ),
         (
             job(),
             workload(condition("Evicted", "preempted for audio"), condition("QuotaReserved", "no quota", "False")),
-            "it was sent back to its queue: preempted for audio; it waits: no quota",
+            "it was sent back to its queue: preempted for audio; it waits: Kueue says: no quota",
         ),
         (
             job(),
             workload(condition("QuotaReserved"), checks=[{"name": "verified", "state": "Pending", "message": "gpu3"}]),
-            "its nodes are chosen, and it waits for verified Pending (gpu3)",
+            "it waits: it has its quota, and check verified has not let it go: gpu3",
         ),
         (job(), workload(condition("QuotaReserved"), condition("Admitted")), "it has its nodes"),
         (
@@ -92,6 +112,12 @@ def crashed(index: int, code: int = 7, message: str = "Traceback\nKeyError: 3") 
 )
 def test_how_a_job_stands(job_set: dict[str, Any], of: dict[str, Any] | None, told: str) -> None:
     assert stand_of(job_set, of).told == told
+
+
+def test_a_job_that_was_just_made_is_no_cause_for_alarm() -> None:
+    young = workload()
+    young["metadata"]["creationTimestamp"] = rfc3339(datetime.now(UTC))
+    assert stand_of(job(), young).told == "it waits: Kueue has not looked at it yet"
 
 
 def followed(made: Cluster, end: Callable[[], dict[str, Any]], **options: Any) -> tuple[Outcome, list[str], list[str]]:
@@ -205,7 +231,7 @@ def test_logs_are_those_of_the_newest_start_also_of_pods_that_crashed() -> None:
 def test_a_job_without_pods_says_what_it_waits_for() -> None:
     made = with_pods()
     made.objects[WORKLOAD] = workload(condition("QuotaReserved", "no quota", "False"))
-    assert shown(made, [0, 1]) == (False, [], [f"{JOB} has no pods now: it waits: no quota"])
+    assert shown(made, [0, 1]) == (False, [], [f"{JOB} has no pods now: it waits: Kueue says: no quota"])
     made = with_pods(pod(0, phase="Pending", state={}))
     assert shown(made, [0]) == (False, [], [f"{JOB}-node-0-0-0 has not started: Pending"])
 

@@ -12,6 +12,7 @@ from gpu_burnin.api.names import LEAF_LABEL, RACK_LABEL, Names
 from gpu_burnin.launch import look
 from gpu_burnin.launch.errors import LaunchError
 from gpu_burnin.launch.offer import Offer, check_quota, choose_level, choose_model
+from gpu_burnin.launch.pod_options import Mount, Variables
 from tests.unit.launch.cluster import H100, H200, KUEUE, Cluster, cluster, flavor, queue
 
 
@@ -135,6 +136,95 @@ def test_a_priority_has_to_be_there() -> None:
     look.check_priority(cluster().api, None)
     with pytest.raises(LaunchError, match="there is no priority 'low'; those that there are: high"):
         look.check_priority(cluster().api, "low")
+
+
+CLAIMS = "/api/v1/namespaces/vision/persistentvolumeclaims"
+
+
+def claim(*modes: str, spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": list(modes), **(spec or {})},
+        "status": {"phase": "Bound", **status},
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "read_only", "nodes", "words"),
+    [
+        (
+            claim("ReadWriteOnce"),
+            "data:/data",
+            2,
+            "is for one node .ReadWriteOnce., and the job has 2; name one that is",
+        ),
+        (claim("ReadWriteOnce"), True, 2, "is for one node .*; name one that is ReadWriteMany or ReadOnlyMany"),
+        (claim("ReadOnlyMany"), False, 1, "can only be read; write data:/data:ro"),
+        (claim("ReadWriteMany", phase="Lost"), False, 1, "has lost its volume"),
+        (claim("ReadWriteMany", spec={"volumeMode": "Block"}), False, 1, "is a raw device"),
+    ],
+)
+def test_a_claim_that_the_pods_cannot_have_is_refused(
+    found: dict[str, Any], read_only: bool, nodes: int, words: str
+) -> None:
+    made = cluster()
+    made.objects[f"{CLAIMS}/data"] = found
+    with pytest.raises(LaunchError, match=f"the PersistentVolumeClaim data of vision {words}"):
+        look.check_claims(made.api, "vision", [Mount("data", "/data", read_only)], nodes)
+
+
+def test_a_claim_that_goes_is_refused() -> None:
+    made = cluster()
+    made.objects[f"{CLAIMS}/data"] = going = claim("ReadWriteMany")
+    going["metadata"]["deletionTimestamp"] = "2026-11-27T18:00:00Z"
+    with pytest.raises(LaunchError, match="is being deleted; name another one"):
+        look.check_claims(made.api, "vision", [Mount("data", "/data")], 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "read_only", "nodes"),
+    [
+        (claim("ReadWriteOnce"), False, 1),
+        (claim("ReadWriteMany"), False, 64),
+        (claim("ReadOnlyMany"), True, 64),
+        # Bound to a volume that can do more than was asked for; and not bound yet.
+        (claim("ReadWriteOnce", accessModes=["ReadWriteOnce", "ReadWriteMany"]), False, 64),
+        (claim("ReadWriteMany", phase="Pending"), False, 64),
+    ],
+)
+def test_a_claim_that_the_pods_can_have_is_taken(found: dict[str, Any], read_only: bool, nodes: int) -> None:
+    made = cluster()
+    made.objects[f"{CLAIMS}/data"] = found
+    look.check_claims(made.api, "vision", [Mount("data", "/data", read_only)], nodes)
+
+
+def test_a_claim_has_to_be_there() -> None:
+    made = cluster()
+    with pytest.raises(LaunchError, match="vision has no PersistentVolumeClaim sets; it has none: make one"):
+        look.check_claims(made.api, "vision", [Mount("sets", "/data")], 1)
+    made.objects[f"{CLAIMS}/data"] = claim("ReadWriteMany")
+    with pytest.raises(LaunchError, match="no PersistentVolumeClaim sets; those that there are: data"):
+        look.check_claims(made.api, "vision", [Mount("sets", "/data")], 1)
+
+
+def test_what_variables_come_from_is_found_without_its_values() -> None:
+    made = cluster()
+    core = "/api/v1/namespaces/vision"
+    made.objects[f"{core}/secrets/keys"] = {"metadata": {"name": "keys"}, "data": {"TOKEN": "c2VjcmV0"}}
+    made.objects[f"{core}/configmaps/flags"] = {"metadata": {"name": "flags"}, "data": {"A": "1"}}
+    asked = [Variables("", "keys"), Variables("", "flags"), Variables("secret", "keys")]
+    assert look.find_variables(made.api, "vision", asked) == (
+        Variables("secret", "keys"),
+        Variables("configmap", "flags"),
+        Variables("secret", "keys"),
+    )
+    with pytest.raises(LaunchError, match="vision has no Secret or ConfigMap nothing; make it with kubectl"):
+        look.find_variables(made.api, "vision", [Variables("", "nothing")])
+    with pytest.raises(LaunchError, match="vision has no ConfigMap keys"):
+        look.find_variables(made.api, "vision", [Variables("configmap", "keys")])
+    made.objects[f"{core}/configmaps/keys"] = {"metadata": {"name": "keys"}}
+    with pytest.raises(LaunchError, match="a Secret and a ConfigMap keys; write secret/keys or configmap/keys"):
+        look.find_variables(made.api, "vision", [Variables("", "keys")])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from gpu_burnin import launch
 from gpu_burnin.api.names import GPU_LABEL, RACK_LABEL, Names
 from gpu_burnin.launch.objects import JOB_MODULES, config_map, job_set, launcher
+from gpu_burnin.launch.pod_options import Mount, Variables
 from tests.unit.launch.examples import REQUEST
 
 NAMES = Names()
@@ -50,8 +51,10 @@ def test_saved_and_lost_nodes_do_not_count_and_a_deadline_ends_it() -> None:
     }
     [replicated] = made["spec"]["replicatedJobs"]
     job = replicated["template"]["spec"]
-    saved, lost = job["podFailurePolicy"]["rules"]
-    assert saved["onExitCodes"]["values"] == [42] and lost["onPodConditions"][0]["type"] == "DisruptionTarget"
+    saved, *lost = job["podFailurePolicy"]["rules"]
+    assert saved["onExitCodes"]["values"] == [42]
+    # The second is Kueue's, of a pod that waits for a node which was shut.
+    assert [one["onPodConditions"][0]["type"] for one in lost] == ["DisruptionTarget", "TerminatedByKueue"]
     assert job["activeDeadlineSeconds"] == 7200
     assert made["metadata"]["annotations"] == {"muster.dev/max-runtime-s": "7200"}
 
@@ -103,6 +106,36 @@ def test_variables_of_people_come_through() -> None:
     [container] = _pod(env={"NCCL_DEBUG": "INFO", "USER": "me"})["spec"]["containers"]
     values = {one["name"]: one.get("value") for one in container["env"]}
     assert values["NCCL_DEBUG"] == "INFO" and values["USER"] == "me"
+
+
+def test_claims_are_mounted_and_no_pod_may_write_one_that_is_read_only() -> None:
+    pod = _pod(mounts=(Mount("data", "/data"), Mount("sets", "/mnt/sets", True)))["spec"]
+    mounts = {one["mountPath"]: (one["name"], one["readOnly"]) for one in pod["containers"][0]["volumeMounts"][4:]}
+    assert mounts == {"/data": ("claim-0", False), "/mnt/sets": ("claim-1", True)}
+    claims = {one["name"]: one["persistentVolumeClaim"] for one in pod["volumes"] if "persistentVolumeClaim" in one}
+    assert claims == {
+        "claim-0": {"claimName": "data", "readOnly": False},
+        "claim-1": {"claimName": "sets", "readOnly": True},
+    }
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
+def test_variables_of_secrets_and_config_maps_are_named_and_not_copied() -> None:
+    [container] = _pod(variables=(Variables("secret", "keys"), Variables("configmap", "flags")))["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "keys"}}, {"configMapRef": {"name": "flags"}}]
+
+
+def test_cpu_and_memory_are_asked_for_and_are_no_limit() -> None:
+    [container] = _pod(cpus="64", memory="512Gi")["spec"]["containers"]
+    assert container["resources"] == {
+        "limits": {"nvidia.com/gpu": "8"},
+        "requests": {"cpu": "64", "memory": "512Gi"},
+    }
+
+
+def test_a_hold_is_an_annotation_of_the_pods() -> None:
+    assert _pod(hold_until="checkpoint")["metadata"]["annotations"]["muster.dev/hold-until"] == "checkpoint"
+    assert "muster.dev/hold-until" not in _pod()["metadata"]["annotations"]
 
 
 def test_the_config_map_goes_with_the_job_set() -> None:

@@ -101,6 +101,12 @@ def test_a_source_behind_a_url_is_named(made: Cluster) -> None:
             "name what is started by its path inside of it",
         ),
         (lambda: launch(source="https://a/b.tar.gz"), "source and sha256 go together"),
+        (lambda: launch(volumes=["data:/data"]), "vision has no PersistentVolumeClaim data"),
+        (lambda: launch(volumes=["data"]), "is not NAME:/path"),
+        (lambda: launch(env_from=["keys"]), "vision has no Secret or ConfigMap keys"),
+        (lambda: launch(hold_until="2020-01-01T00:00:00Z"), "give a time to come, or checkpoint"),
+        (lambda: launch(cpus=0), "cpus is 0"),
+        (lambda: launch(memory="512"), "memory is '512'"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_made(made: Cluster, ask: Callable[[], Any], words: str) -> None:

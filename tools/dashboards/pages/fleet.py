@@ -111,6 +111,13 @@ PAGE = Page(
                     "Hosts that show no numbers, by what the numbers are of.",
                 ),
                 lines(
+                    "Traffic by class",
+                    "muster:traffic_bits:rate5m",
+                    "{{class}} {{direction}}",
+                    "What all nodes and their pods send and receive, where the inventory has classes of traffic.",
+                    "bps",
+                ),
+                lines(
                     "Certificates",
                     "muster:certificate_left_seconds:min",
                     "{{group}}",

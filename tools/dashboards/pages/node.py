@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.dashboards.model import Mark, Page, Row, Variable, lines, names, stat, states
+from tools.dashboards.model import Mark, Page, Panel, Query, Row, Variable, lines, names, stat, states
 
 # Both times are of the newest burn-in; its run's labels stand beside the mark.
 _RUN = '* on (instance) group_left (run_id, level) gpu_burnin_info{instance="$node"}'
@@ -165,6 +165,36 @@ PAGE = Page(
                     'gpu_burnin_watch_source_up{instance="$node"}',
                     "{{source}}",
                     "Whether the agent can read what tells it of faults.",
+                ),
+            ),
+        ),
+        Row(
+            "Traffic by class, where the inventory has classes",
+            (
+                *(
+                    Panel(
+                        title,
+                        f"What the host and its pods {verb}, by the class of the other side, and the limits. "
+                        "RDMA is not in it.",
+                        "bps",
+                        (
+                            Query(
+                                "8 * sum by (class) (rate(muster_node_traffic_bytes_total"
+                                f'{{instance="$node",direction="{direction}"}}[5m]))',
+                                "{{class}}",
+                            ),
+                            Query('muster_node_traffic_limit_bits_per_second{instance="$node"}', "limit of {{class}}"),
+                        ),
+                    )
+                    for title, direction, verb in (("Comes in", "in", "receive"), ("Goes out", "out", "send"))
+                ),
+                lines(
+                    "Of pods",
+                    "8 * sum by (class, direction) "
+                    '(rate(muster_node_traffic_bytes_total{instance="$node",path="pods"}[5m]))',
+                    "{{class}} {{direction}}",
+                    "The part of both that is of pods with a network of their own.",
+                    "bps",
                 ),
             ),
         ),

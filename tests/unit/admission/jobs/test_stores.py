@@ -101,16 +101,44 @@ def test_the_brake_lets_some_go_and_half_of_many() -> None:
     clock = HandClock()
     brake = RetryBrake(clock.monotonic)
     for _ in range(LEAST):
-        assert not brake.why()
-        brake.wrote(retry=True)
-    assert brake.why() == "5 of the last 5 jobs that were judged were sent back to their queues"
+        assert not brake.why("vision")
+        brake.wrote("vision", retry=True)
+    told = "5 of the last 5 jobs that were judged were sent back to their queues, 5 of them of vision"
+    assert brake.why("vision") == told
     for _ in range(6):
-        brake.wrote(retry=False)
-    assert not brake.why()
-    brake.wrote(retry=True)
-    assert brake.why()
+        brake.wrote("vision", retry=False)
+    assert not brake.why("vision")
+    brake.wrote("vision", retry=True)
+    assert brake.why("vision")
     clock.now_s += SPAN_S
-    assert not brake.why()
+    assert not brake.why("vision")
+
+
+def test_a_team_that_uses_up_the_brake_leaves_the_others_their_share() -> None:
+    clock = HandClock()
+    brake = RetryBrake(clock.monotonic)
+
+    def sent_back(team: str, most: int) -> int:
+        for number in range(most):
+            if brake.why(team):
+                return number
+            brake.wrote(team, retry=True)
+        return most
+
+    assert sent_back("vision", 100) == LEAST
+    # Two teams have half of them each, the third comes when two have taken theirs.
+    assert sent_back("audio", 100) == 2
+    assert sent_back("text", 100) == 1
+    # And nobody has more by coming again.
+    assert sent_back("vision", 1) == sent_back("audio", 1) == sent_back("text", 1) == 0
+
+
+def test_all_teams_together_are_not_sent_back_at_once() -> None:
+    """A wrong belief about all nodes: each of many teams has one job back in its queue, and the others wait."""
+    brake = RetryBrake(HandClock().monotonic)
+    teams = [f"team-{number % 20}" for number in range(200)]
+    sent = [team for team in teams if not brake.why(team) and (brake.wrote(team, retry=True) or True)]
+    assert len(sent) == len(set(sent)) == 20
 
 
 def test_where_the_owner_is_and_what_is_a_number_of_seconds() -> None:

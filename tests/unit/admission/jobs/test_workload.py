@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.admission.jobs.workload import Check, Owner, nodes_of, read
+from gpu_burnin.admission.jobs.workload import Check, Owner, read
+from gpu_burnin.api.jobs import domains_of
 from tests.support.job_helpers import SLICES, condition, topology, workload
 
 
 def test_nodes_are_the_values_of_the_lowest_level_of_every_slice() -> None:
-    assert list(nodes_of({"levels": ["kubernetes.io/hostname"], "slices": SLICES})) == ["gpu-1", "gpu-2", "gpu-9"]
+    whole = {"levels": ["kubernetes.io/hostname"], "slices": SLICES}
+    assert list(domains_of(whole)) == [("gpu-1", 1), ("gpu-2", 1), ("gpu-9", 1)]
     values = {"individual": {"prefix": "a-", "suffix": ".example.org", "roots": ["1", "2"]}}
     deep = {
         "levels": ["rack", "kubernetes.io/hostname"],
-        "slices": [{"domainCount": 2, "valuesPerLevel": [{"universal": "r1"}, values], "podCounts": {"universal": 1}}],
+        "slices": [
+            {"domainCount": 2, "valuesPerLevel": [{"universal": "r1"}, values], "podCounts": {"individual": [3, 1]}}
+        ],
     }
-    assert list(nodes_of(deep)) == ["a-1.example.org", "a-2.example.org"]
+    assert list(domains_of(deep)) == [("a-1.example.org", 3), ("a-2.example.org", 1)]
 
 
 def test_a_workload_with_a_reservation() -> None:
@@ -86,7 +90,19 @@ def test_a_topology_whose_last_level_is_no_node_names_none() -> None:
     assert later is not None and later.delayed and not later.nodes
 
 
-@pytest.mark.parametrize("wrong", [{"slices": [{}]}, {"slices": [{"valuesPerLevel": [{}]}]}])
+TWO = {"valuesPerLevel": [{"individual": {"roots": ["1", "2"]}}]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slices": [{}]},
+        {"slices": [{"valuesPerLevel": []}]},
+        {"slices": [{"valuesPerLevel": [{}]}]},
+        # A node without its pods would be left out, and not be looked at.
+        {"slices": [{**TWO, "podCounts": {"individual": [1]}}]},
+    ],
+)
 def test_what_is_no_assignment_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises((KeyError, IndexError)):
-        list(nodes_of(wrong))
+    with pytest.raises((KeyError, IndexError, ValueError)):
+        list(domains_of(wrong))

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api import record
 from gpu_burnin.api.names import ADMITTER_USER
+from gpu_burnin.api.waits import Why
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.jobs.waits import Why
 from gpu_burnin.fleet.why import page, text
 from gpu_burnin.fleet.why.entry import What
 from gpu_burnin.fleet.why.story import story_of
@@ -179,6 +179,28 @@ def test_pods_that_no_node_takes_name_the_node_that_kueue_chose(tmp_path: Path) 
     assert told.waits is not None and told.waits.why == "unplaced"
     assert "2 of its pods have no node, which may only run on gpu-1" in told.waits.sentence
     assert "1 Insufficient nvidia.com/gpu" in told.waits.sentence and "claims" not in told.waits.sentence
+
+
+def test_a_native_gang_is_explained_by_the_pod_that_has_no_place(tmp_path: Path) -> None:
+    """The words are those of a scheduler of 1.36.3; the others have a place, and no node is at fault for them."""
+    peers = (
+        "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled, one or more plugins asked"
+    )
+    taint = "0/3 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, preemption: ..."
+    told_at = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+    def change(api: FakeApi) -> None:
+        edit_pods(api)
+        for number, pod in enumerate(
+            sorted(api.objects["pods"].values(), key=lambda one: str(one["metadata"]["name"]))
+        ):
+            pod["status"]["conditions"] = [{**told_at, "message": taint if number else peers}]
+            pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": f"gpu-{number}"}
+
+    told = told_of("image", tmp_path, change=change)
+    assert told.waits is not None and told.waits.why == "unplaced" and told.waits.nodes == ("gpu-1",)
+    assert "has no node, which may only run on gpu-1: 0/3 nodes are available: 1 node(s) had" in told.waits.sentence
+    assert told.waits.sentence.endswith("untolerated taint(s); 1 more of its gang waits for that")
 
 
 def test_pods_that_wait_for_ungating_say_whose_gate_it_is(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from gpu_burnin.api.kueue import gpus
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.jobs.count import Facts, teams_of
-from gpu_burnin.fleet.jobs.kueue import gpus
 from gpu_burnin.fleet.jobs.teams import Teams
 from gpu_burnin.fleet.jobs.teams_page import render as page_of
 from gpu_burnin.fleet.jobs.teams_text import render
-from gpu_burnin.fleet.why.entry import NEVER
+from gpu_burnin.system.clock import NEVER
 from tests.support.fake_api import FakeApi, Refused
 from tests.support.fleet_samples import NAMES, admission
 from tests.support.page_reader import Parsed, problems

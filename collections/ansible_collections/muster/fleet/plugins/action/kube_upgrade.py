@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
@@ -11,7 +12,9 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems im
 from ansible_collections.muster.fleet.plugins.modules.kube_upgrade import ARGUMENT_SPEC
 from ansible_collections.muster.fleet.plugins.plugin_utils.roll import RollAction, RollFailed
 
+from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.cluster.native_gangs import gangs_left
 from gpu_burnin.fleet.driver_upgrade.plan import working
 from gpu_burnin.fleet.repair.cluster import Cluster
 from gpu_burnin.fleet.roll.batches import batches
@@ -55,7 +58,8 @@ class ActionModule(RollAction):
         try:
             fleet = self._fleet(lambda node: _work(cluster(), node))
             at_once = _at_once(given["nodes_at_once"])
-            if found := rules.problems(fleet, given["part"]):
+            gangs = _gangs(given) if rules.changes_minor(fleet) else ""
+            if found := rules.problems(fleet, given["part"], given["gang"], gangs):
                 raise GpuBurninError(report("nothing was changed, the upgrade is refused", found))
         except GpuBurninError as error:
             return {**result, "refused": str(error)}
@@ -82,6 +86,10 @@ class ActionModule(RollAction):
         # A host that did not answer has a result too, which says no more than that.
         facts = {name: one for name, one in found.items() if isinstance(one, Mapping) and "programs" in one}
         return rules.fleet_of(self.task_vars["groups"], facts, work)
+
+
+def _gangs(given: Mapping[str, Any]) -> str:
+    return gangs_left(KubeApi(Path(given["kubeconfig"]).expanduser()))
 
 
 def _work(cluster: Cluster, node: str) -> tuple[str, ...]:

@@ -33,8 +33,15 @@ options:
     type: str
     default: "20"
   kubeconfig:
-    description: For C(plan), the kubeconfig with which pods are read where a kubelet changes its minor.
+    description: >-
+      For C(plan), the kubeconfig with which pods are read where a kubelet changes its minor, and what native gangs have
+      left where an API server does.
     type: path
+  gang:
+    description: For C(plan), C(fleet_gang).
+    type: str
+    choices: [kueue, native, ending]
+    default: kueue
   domain:
     description: Domain of the fleet's taints and annotations.
     type: str
@@ -101,6 +108,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "part": {"type": "str", "choices": ["all", "etcd", "control_plane", "nodes"], "default": "all"},
     "nodes_at_once": {"type": "str", "default": "20"},
     "kubeconfig": {"type": "path"},
+    "gang": {"type": "str", "choices": ["kueue", "native", "ending"], "default": "kueue"},
     "domain": {"type": "str", "default": "muster.dev"},
     "why": {"type": "str", "default": ""},
     "refused": {"type": "str", "default": ""},

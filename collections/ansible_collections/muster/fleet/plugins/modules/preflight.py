@@ -295,8 +295,11 @@ def observe(module: AnsibleModule) -> dict[str, Any]:
     facts["kept_builds"] = [str(build) for build in kept]
     facts["disk_faults"] = disk_faults(module.params["disk"])
     facts["nvidia_problems"] = nvidia_problems(module.params["nvidia"])
-    # The one that every play of this run reads.
-    shared = {"preflight_kept": {build.name: build.sha256 for build in kept}}
+    # Those that every play of this run reads.
+    shared = {
+        "preflight_kept": {build.name: build.sha256 for build in kept},
+        "preflight_node_dns": Path("/etc/node-dns").exists(),
+    }
     asked = {name: module.params[name] for name in ("limits", "is_node")}
     return {"changed": False, "facts": facts, "ansible_facts": shared, **asked}
 

@@ -14,6 +14,9 @@ LEVELS = ("rack", "leaf", "feed")
 LEAF_ALIAS = "switch"
 # The value of a label of Kubernetes (apimachinery, validation.IsValidLabelValue).
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_METRIC_LABEL = re.compile(r"[a-z][a-z0-9_]*")
+# Labels that Prometheus or Muster give themselves.
+_TAKEN = frozenset({"instance", "job", "group", "fleet", "place", "alertname", "severity"})
 
 
 def levels_of(host: str, place: object) -> dict[str, str]:
@@ -22,17 +25,43 @@ def levels_of(host: str, place: object) -> dict[str, str]:
     Raises FleetError for a place that cannot be read, for switch and leaf that differ, and for a value that cannot be
     a label.
     """
+    said = _said(host, place)
+    found = _one_leaf(host, {key: _text(host, key, said.get(key)) for key in (*LEVELS, LEAF_ALIAS)})
+    return {level: found[level] for level in LEVELS if level in found}
+
+
+def metric_labels_of(host: str, place: object) -> dict[str, str]:
+    """All that a host's fleet_place says, as labels of its metrics; the leaf switch by its older name.
+
+    Raises FleetError for a place that cannot be read, for a key that cannot be a label, and for switch and leaf that
+    differ.
+    """
+    said = _said(host, place or {})
+    for name in said:
+        if not _METRIC_LABEL.fullmatch(str(name)) or name in _TAKEN:
+            raise FleetError(
+                f"{host}: fleet_place has {name!r}, which cannot be a label; use lower-case letters, "
+                f"digits and _, and none of {', '.join(sorted(_TAKEN))}"
+            )
+    found = _one_leaf(host, {str(name): "" if value is None else str(value) for name, value in said.items()})
+    # Both the rules and the stored series know it by that.
+    return {LEAF_ALIAS if name == "leaf" else name: value for name, value in found.items()}
+
+
+def _said(host: str, place: object) -> Mapping[Any, Any]:
     if not isinstance(place, Mapping):
         raise FleetError(f"{host}: fleet_place is {place!r}; give a dictionary such as {{rack: r12, leaf: leaf-7}}")
-    said = {key: _text(host, key, place.get(key)) for key in (*LEVELS, LEAF_ALIAS)}
-    switch = said.pop(LEAF_ALIAS)
-    if switch and said["leaf"] not in ("", switch):
+    return place
+
+
+def _one_leaf(host: str, values: Mapping[str, str]) -> dict[str, str]:
+    """What is said, with the leaf switch by one name."""
+    switch, leaf = values.get(LEAF_ALIAS), values.get("leaf")
+    if switch and leaf and switch != leaf:
         raise FleetError(
-            f"{host}: fleet_place has switch {switch} and leaf {said['leaf']}, and both mean the leaf switch; give "
-            "leaf alone"
+            f"{host}: fleet_place has switch {switch} and leaf {leaf}, and both mean the leaf switch; give leaf alone"
         )
-    found = {**said, "leaf": said["leaf"] or switch}
-    return {level: found[level] for level in LEVELS if found[level]}
+    return {"leaf" if name == LEAF_ALIAS else name: value for name, value in values.items() if value}
 
 
 def _text(host: str, key: str, value: Any) -> str:

@@ -33,10 +33,11 @@ from ansible_collections.muster.fleet.plugins.module_utils.jobs.compare import (
     shown_like,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.jobs.fleet import TEAMS
-from ansible_collections.muster.fleet.plugins.module_utils.jobs.objects import KUEUE, MANAGED_BY, Object
+from ansible_collections.muster.fleet.plugins.module_utils.jobs.objects import Object
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound
-from gpu_burnin.api.names import Names
+from gpu_burnin.api.jobs import GROUP
+from gpu_burnin.api.names import MANAGED_BY, Names
 
 GONE_WITHIN_S = 60.0
 POLL_S = 0.5
@@ -131,7 +132,7 @@ class Applier:
         found: dict[Key, Object] = {}
         for kind, path in {"Namespace": NAMESPACES, **KINDS}.items():
             # Of core kinds Muster's alone count; of Kueue's and of Namespaces also those that stand in the way.
-            selectors = {} if kind == "Namespace" or KUEUE in path else {"labelSelector": label}
+            selectors = {} if kind == "Namespace" or GROUP in path else {"labelSelector": label}
             try:
                 for one in self.api.items(path, f"list {path.rpartition('/')[2]}", **selectors):
                     item = {**one, "kind": kind}

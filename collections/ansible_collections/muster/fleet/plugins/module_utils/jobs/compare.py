@@ -10,34 +10,37 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from ansible_collections.muster.fleet.plugins.module_utils.jobs.objects import KUEUE, MANAGED_BY, RBAC, Object
+from ansible_collections.muster.fleet.plugins.module_utils.jobs.objects import RBAC, Object
+
+from gpu_burnin.api.jobs import API, GROUP, JOBSET_API, kueue_path
+from gpu_burnin.api.names import MANAGED_BY
 
 # Kinds, in the order in which their objects are removed: people's rights first, then what Kueue keeps for others.
 KINDS = {
     "RoleBinding": f"/apis/{RBAC}/v1/rolebindings",
-    "LocalQueue": f"/apis/{KUEUE}/localqueues",
+    "LocalQueue": kueue_path("localqueues"),
     "LimitRange": "/api/v1/limitranges",
     "ResourceQuota": "/api/v1/resourcequotas",
-    "ClusterQueue": f"/apis/{KUEUE}/clusterqueues",
-    "Cohort": f"/apis/{KUEUE}/cohorts",
-    "ResourceFlavor": f"/apis/{KUEUE}/resourceflavors",
-    "Topology": f"/apis/{KUEUE}/topologies",
-    "AdmissionCheck": f"/apis/{KUEUE}/admissionchecks",
-    "ProvisioningRequestConfig": f"/apis/{KUEUE}/provisioningrequestconfigs",
-    "WorkloadPriorityClass": f"/apis/{KUEUE}/workloadpriorityclasses",
+    "ClusterQueue": kueue_path("clusterqueues"),
+    "Cohort": kueue_path("cohorts"),
+    "ResourceFlavor": kueue_path("resourceflavors"),
+    "Topology": kueue_path("topologies"),
+    "AdmissionCheck": kueue_path("admissionchecks"),
+    "ProvisioningRequestConfig": kueue_path("provisioningrequestconfigs"),
+    "WorkloadPriorityClass": kueue_path("workloadpriorityclasses"),
 }
 NAMESPACES = "/api/v1/namespaces"
 # What Kueue does not let anybody change.
 FIXED = {"Topology": ("levels",), "ResourceFlavor": ("nodeLabels", "tolerations", "topologyName")}
 # Work that a namespace may have: how its kind is shown, and where it is.
 WORK = {
-    "Workload": (f"/apis/{KUEUE}", "workloads"),
-    "JobSet": ("/apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
+    "Workload": (API, "workloads"),
+    "JobSet": (JOBSET_API, "jobsets"),
     "Job": ("/apis/batch/v1", "jobs"),
     "pod": ("/api/v1", "pods"),
 }
 # By which Kueue keeps what it uses.
-FINALIZER = "kueue.x-k8s.io/resource-in-use"
+FINALIZER = f"{GROUP}/resource-in-use"
 _ENDED = frozenset({"Complete", "Completed", "Failed", "Finished"})
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 

@@ -12,6 +12,8 @@ from typing import Any
 from ansible_collections.muster.fleet.plugins.module_utils.jobs.fleet import Fleet
 from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import GROUP, Team
 
+from gpu_burnin.api.jobs import API_VERSION, GPUS, HOSTNAME, JOBSET_GROUP
+from gpu_burnin.api.jobs import GROUP as KUEUE_GROUP
 from gpu_burnin.api.names import (
     CHECK,
     COHORT,
@@ -19,6 +21,7 @@ from gpu_burnin.api.names import (
     KUEUE_PROVISIONING,
     LABEL_PREFIX,
     LOCAL_QUEUE,
+    MANAGED_BY,
     POWER_CHECK,
     READY_LABEL,
     TEAM_LABEL,
@@ -28,12 +31,7 @@ from gpu_burnin.api.names import (
 )
 
 Object = dict[str, Any]
-KUEUE = "kueue.x-k8s.io/v1beta2"
 RBAC = "rbac.authorization.k8s.io"
-GPU = "nvidia.com/gpu"
-HOSTNAME = "kubernetes.io/hostname"
-# On each object that is Muster's alone to write and to remove.
-MANAGED_BY = {"app.kubernetes.io/managed-by": "muster"}
 MEMBERS = "muster:team-members"
 # By this name LimitRange and ResourceQuota are in each team's namespace.
 LIMITS = "muster"
@@ -44,16 +42,19 @@ PRIORITIES = {
 }
 # Of a container that says nothing: enough to start, and little enough to leave room for those that say what they need.
 DEFAULT_REQUESTS = {"cpu": "500m", "memory": "1Gi"}
+# A launched job is a JobSet with a ConfigMap and a headless Service, until a week after its end; what of them is left
+# over is the team's own. With fewer of one than of the others a launch would fail half-way.
+_LAUNCHES, _OWN = 500, 100
 # What one namespace may put into etcd (quota 8 GiB; a ConfigMap or a Secret has up to 1 MiB). Pods: one for each GPU of
 # 7,500 nodes.
 MOST_OBJECTS = {
-    "configmaps": 500,
+    "configmaps": _LAUNCHES + _OWN,
     "count/jobs.batch": 5000,
-    "count/jobsets.jobset.x-k8s.io": 1000,
+    f"count/jobsets.{JOBSET_GROUP}": _LAUNCHES,
     "persistentvolumeclaims": 200,
     "pods": 60_000,
     "secrets": 200,
-    "services": 500,
+    "services": _LAUNCHES + _OWN,
 }
 
 
@@ -86,14 +87,14 @@ def _shared(teams: Sequence[Team], fleet: Fleet, names: Names) -> list[Object]:
     shared = list(dict.fromkeys(model for team in teams if not team.dedicated for model in team.gpus))
     levels = [*(f"{LABEL_PREFIX}{level}" for level in fleet.levels), HOSTNAME]
     return [
-        _object(KUEUE, "Topology", TOPOLOGY, spec={"levels": [{"nodeLabel": level} for level in levels]}),
+        _object(API_VERSION, "Topology", TOPOLOGY, spec={"levels": [{"nodeLabel": level} for level in levels]}),
         *(_flavor(model, {READY_LABEL: "true", GPU_LABEL: model}, _size(fleet, model, names)) for model in shared),
-        _object(KUEUE, "AdmissionCheck", CHECK, spec={"controllerName": names.verified_check}),
+        _object(API_VERSION, "AdmissionCheck", CHECK, spec={"controllerName": names.verified_check}),
         *(
-            _object(KUEUE, "WorkloadPriorityClass", name, value=value, description=words)
+            _object(API_VERSION, "WorkloadPriorityClass", name, value=value, description=words)
             for name, (value, words) in PRIORITIES.items()
         ),
-        _object(KUEUE, "Cohort", COHORT, spec=_rest(teams, shared, fleet)),
+        _object(API_VERSION, "Cohort", COHORT, spec=_rest(teams, shared, fleet)),
     ]
 
 
@@ -102,12 +103,12 @@ def _powered(names: Names) -> list[Object]:
 
     A job without GPUs needs no machine.
     """
-    config = {"provisioningClassName": names.domain, "managedResources": [GPU]}
-    parameters = {"apiGroup": KUEUE.partition("/")[0], "kind": "ProvisioningRequestConfig", "name": POWER_CHECK}
+    config = {"provisioningClassName": names.domain, "managedResources": [GPUS]}
+    parameters = {"apiGroup": KUEUE_GROUP, "kind": "ProvisioningRequestConfig", "name": POWER_CHECK}
     check = {"controllerName": KUEUE_PROVISIONING, "parameters": parameters}
     return [
-        _object(KUEUE, "ProvisioningRequestConfig", POWER_CHECK, spec=config),
-        _object(KUEUE, "AdmissionCheck", POWER_CHECK, spec=check),
+        _object(API_VERSION, "ProvisioningRequestConfig", POWER_CHECK, spec=config),
+        _object(API_VERSION, "AdmissionCheck", POWER_CHECK, spec=check),
     ]
 
 
@@ -115,7 +116,7 @@ def _rest(teams: Sequence[Team], shared: Sequence[str], fleet: Fleet) -> Object:
     """The GPUs that no team has: whoever may borrow gets them from the cohort."""
     given = {model: sum(team.gpus.get(model, 0) for team in teams) for model in shared}
     flavors = [_quota(model, fleet.gpus[model] - given[model]) for model in shared if fleet.gpus[model] > given[model]]
-    return {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}]} if flavors else {}
+    return {"resourceGroups": [{"coveredResources": [GPUS], "flavors": flavors}]} if flavors else {}
 
 
 def _of(team: Team, fleet: Fleet, names: Names, *, scale: bool) -> list[Object]:
@@ -128,8 +129,8 @@ def _of(team: Team, fleet: Fleet, names: Names, *, scale: bool) -> list[Object]:
     return [
         _object("v1", "Namespace", team.name, labels={**label, **security}),
         *(_dedicated_flavor(team, model, fleet, names) for model in team.gpus if team.dedicated),
-        _object(KUEUE, "ClusterQueue", team.name, labels=label, spec=_cluster_queue(team, label, scale=scale)),
-        _object(KUEUE, "LocalQueue", LOCAL_QUEUE, team, spec={"clusterQueue": team.name}),
+        _object(API_VERSION, "ClusterQueue", team.name, labels=label, spec=_cluster_queue(team, label, scale=scale)),
+        _object(API_VERSION, "LocalQueue", LOCAL_QUEUE, team, spec={"clusterQueue": team.name}),
         _object(
             "v1",
             "LimitRange",
@@ -164,7 +165,7 @@ def _cluster_queue(team: Team, label: Mapping[str, str], *, scale: bool) -> Obje
         "cohortName": COHORT,
         "namespaceSelector": {"matchLabels": dict(label)},
         "queueingStrategy": "BestEffortFIFO",
-        "resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}],
+        "resourceGroups": [{"coveredResources": [GPUS], "flavors": flavors}],
         "flavorFungibility": {"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "TryNextFlavor"},
         # A borrower stops for the owner. Stopping others' jobs in order to borrow is not for fair sharing (Kueue).
         "preemption": {
@@ -178,12 +179,12 @@ def _cluster_queue(team: Team, label: Mapping[str, str], *, scale: bool) -> Obje
 
 
 def _quota(name: str, count: int, **limits: str) -> Object:
-    return {"name": name, "resources": [{"name": GPU, "nominalQuota": quantity(count), **limits}]}
+    return {"name": name, "resources": [{"name": GPUS, "nominalQuota": quantity(count), **limits}]}
 
 
 def _flavor(name: str, node_labels: Mapping[str, str], labels: Mapping[str, str] | None = None, **more: Any) -> Object:
     spec = {"nodeLabels": dict(node_labels), "topologyName": TOPOLOGY, **more}
-    return _object(KUEUE, "ResourceFlavor", name, labels=labels, spec=spec)
+    return _object(API_VERSION, "ResourceFlavor", name, labels=labels, spec=spec)
 
 
 def _size(fleet: Fleet, model: str, names: Names) -> Object:

@@ -19,7 +19,7 @@ GROUP = "group:"
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # A user's name is the common name of a certificate, and a part of file names.
 _USER = re.compile(r"[a-z0-9]([a-z0-9._@-]{0,61}[a-z0-9])?")
-_RESERVED_TEAMS = ("default", "balloons")
+_RESERVED_TEAMS = ("default",)
 _RESERVED_TEAM_PREFIXES = ("kube-", "muster-")
 # Identities of the fleet itself, by the common names of the kubernetes CA (roles/pki).
 _RESERVED_USERS = ("admin", "break-glass", "health", "front-proxy-client")
@@ -32,8 +32,8 @@ _WEIGHT_STEPS = 1000
 class Team:
     """One team: GPUs by model, members as names of users and `group:NAME`, and how its queue behaves.
 
-    `weight` is its part of what is borrowed. `dedicated`: it has nodes of its own. `level` and `gang_test` are what its
-    jobs' nodes have to have passed.
+    `weight` is its part of what is borrowed; who has 0 borrows last and gives back first. `dedicated`: it has nodes of
+    its own. `level` and `gang_test` are what its jobs' nodes have to have passed.
     """
 
     name: str
@@ -185,9 +185,9 @@ def _setting_mistakes(key: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
             f"{key}.level is {level!r}, which is no level of burn-in", f"choose from {', '.join(LEVEL_NAMES)}"
         )
     weight = given.get("weight", Team.weight)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < float("inf"):
         yield Mistake(
-            f"{key}.weight is {weight!r}", "give a number above 0; a team of weight 2 gets twice that of one of 1"
+            f"{key}.weight is {weight!r}", "give a number, 0 or more; a team of weight 2 gets twice that of one of 1"
         )
     elif weight * _WEIGHT_STEPS != round(weight * _WEIGHT_STEPS):
         yield Mistake(f"{key}.weight is {weight!r}", "give at most three digits behind the point")

@@ -11,15 +11,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host.upstreams import (
+    RESOLV_CONF,
+    RESOLVED_UPSTREAM,
+    is_resolved_stub,
+)
 from ansible_collections.muster.fleet.plugins.module_utils.kube.health import Check, Server, ask, context_of
 from ansible_collections.muster.fleet.plugins.module_utils.pki.pem_certificates import first
 
 _SERVER = re.compile(r"^\s*server:\s*[\"']?([^\s\"']+)", re.MULTILINE)
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
-RESOLVED_UPSTREAM = "run/systemd/resolve/resolv.conf"
-RESOLVED_STUB = "stub-resolv.conf"
-# Where systemd-resolved's stubs listen (systemd-resolved(8)).
-RESOLVED_ADDRESSES = frozenset({"127.0.0.53", "127.0.0.54"})
 # kubelet tries to register every 7 s at least, and never again once it has (k8s.io/kubernetes v1.36,
 # pkg/kubelet/kubelet_node_status.go, registerWithAPIServer).
 REGISTRATION_S = 20.0
@@ -51,20 +52,8 @@ def resolv_conf(root: Path = Path("/")) -> str:
     Where /etc/resolv.conf names only systemd-resolved's stub, pods must be given the file behind it: the stub listens
     on the host's loopback. It may be a link to resolved's file, or a copy of it, or a file that somebody wrote.
     """
-    etc = root / "etc/resolv.conf"
-    linked = etc.is_symlink() and etc.readlink().name == RESOLVED_STUB
-    servers = _name_servers(etc)
-    stub = linked or (bool(servers) and servers <= RESOLVED_ADDRESSES)
-    return f"/{RESOLVED_UPSTREAM}" if stub and (root / RESOLVED_UPSTREAM).exists() else "/etc/resolv.conf"
-
-
-def _name_servers(path: Path) -> set[str]:
-    """The addresses that a resolv.conf names (resolv.conf(5)); none of a file that cannot be read."""
-    try:
-        lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
-    except OSError:
-        return set()
-    return {words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"}
+    found = is_resolved_stub(root) and (root / RESOLVED_UPSTREAM).exists()
+    return f"/{RESOLVED_UPSTREAM}" if found else f"/{RESOLV_CONF}"
 
 
 def foreign_certificates(paths: Sequence[Path], signer: str) -> list[Path]:

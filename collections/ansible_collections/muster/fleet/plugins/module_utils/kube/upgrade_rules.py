@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import Version, parse
+from ansible_collections.muster.fleet.plugins.module_utils.kube import native_gangs
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 
 SERVER = "kube-apiserver"
@@ -145,8 +146,8 @@ class Plan:
     left: Mapping[str, str] = field(default_factory=dict)
 
 
-def problems(fleet: Fleet, part: str) -> list[Problem]:
-    """Everything that speaks against this part of it, all at once."""
+def problems(fleet: Fleet, part: str, gang: str = native_gangs.OFF, left: str = "") -> list[Problem]:
+    """Everything that speaks against this part of it, all at once. `gang`: `fleet_gang`; `left`: its objects."""
     found = [*_silent(fleet), *_nameless(fleet), *_crowded(fleet)]
     for cluster in CLUSTERS:
         found += [*_sick(fleet, cluster, "etcd"), *_etcd(fleet, cluster)]
@@ -154,7 +155,15 @@ def problems(fleet: Fleet, part: str) -> list[Problem]:
     servers = fleet.coming(SERVER, "kube_apiserver", changes="servers" in phases)
     etcd = fleet.coming("etcd", "etcd", changes="etcd" in phases)
     found += [*_sick(fleet, "kube_apiserver", SERVER), *_servers(fleet), *_servers_need(fleet, etcd)]
+    if "servers" in phases and (wanted := fleet.wanted(SERVER)):
+        found += native_gangs.upgrade_problems(wanted, _names(fleet, "kube_apiserver"), gang, left)
     return [*found, *_controllers(fleet, servers), *_nodes(fleet, servers)]
+
+
+def changes_minor(fleet: Fleet) -> bool:
+    """Whether an API server that answers is of another minor than the one that is pinned."""
+    wanted = fleet.wanted(SERVER)
+    return wanted is not None and any(one.release != wanted.release for one in fleet.running(SERVER, "kube_apiserver"))
 
 
 def plan(fleet: Fleet, part: str) -> Plan:

@@ -33,6 +33,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight.network_rul
 )
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.team_rules import host_places, teams
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.traffic_rules import traffic
 
 from gpu_burnin.admission.calendar import CalendarError
 from gpu_burnin.fleet.plan.sizing import NODES_PER_API_SERVER, api_servers
@@ -80,6 +81,7 @@ def check(inventory: Inventory) -> list[Problem]:
         one_device_plugin,
         host_places,
         teams,
+        traffic,
         play_patterns,
     )
     return [problem for rule in rules for problem in rule(inventory)]

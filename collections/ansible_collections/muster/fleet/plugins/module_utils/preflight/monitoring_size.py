@@ -69,6 +69,8 @@ def planned_targets(
         "apiserver": len(groups.get("kube_apiserver", ())),
         "node": planned_nodes + others,
         "gpu": planned_nodes,
+        # Without `fleet_node_dns` no host has it.
+        "node_dns": planned_nodes if "node_dns" in jobs else 0,
     }
 
 

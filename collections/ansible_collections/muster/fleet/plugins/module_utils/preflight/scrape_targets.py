@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host.endpoints import addresses, endpoint
-from ansible_collections.muster.fleet.plugins.module_utils.host.places import LEAF_ALIAS
+from ansible_collections.muster.fleet.plugins.module_utils.host.places import metric_labels_of
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import KNOWN_GROUPS
-
-LABEL = re.compile(r"[a-z][a-z0-9_]*")
-# What Prometheus or Muster give themselves.
-TAKEN = frozenset({"instance", "job", "group", "fleet", "place", "alertname", "severity"})
 
 
 def scrape_targets(
@@ -30,7 +25,11 @@ def scrape_targets(
     return [
         {
             "targets": [endpoint(address, port, scheme="")],
-            "labels": {"instance": host, "group": group_of.get(host, ""), **_place(host, hostvars[host])},
+            "labels": {
+                "instance": host,
+                "group": group_of.get(host, ""),
+                **metric_labels_of(host, hostvars[host].get("fleet_place")),
+            },
         }
         for host, address in at.items()
     ]
@@ -54,24 +53,3 @@ def _refuse_shared(at: Mapping[str, str]) -> None:
                 f"{other} and {host} have the same address {address}; give each its own fleet_address or ansible_host, "
                 "or take one of the names out of the inventory"
             )
-
-
-def _place(host: str, variables: Mapping[str, Any]) -> dict[str, str]:
-    place = variables.get("fleet_place") or {}
-    if not isinstance(place, Mapping):
-        raise FleetError(f"{host}: fleet_place is {place!r}; give a dictionary such as {{rack: r12, leaf: leaf-7}}")
-    for name in place:
-        if not LABEL.fullmatch(str(name)) or name in TAKEN:
-            raise FleetError(
-                f"{host}: fleet_place has {name!r}, which cannot be a label; use lower-case letters, "
-                f"digits and _, and none of {', '.join(sorted(TAKEN))}"
-            )
-    labels = {str(name): str(value) for name, value in place.items()}
-    leaf = labels.pop("leaf", None)
-    # By the older name of both the rules and the stored series know it.
-    if leaf is not None and labels.setdefault(LEAF_ALIAS, leaf) != leaf:
-        raise FleetError(
-            f"{host}: fleet_place has switch {labels[LEAF_ALIAS]} and leaf {leaf}, and both mean the leaf switch; give "
-            "leaf alone"
-        )
-    return labels

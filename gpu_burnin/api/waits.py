@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from gpu_burnin.api.jobs import HOSTNAME, QUEUE_NAME
+from gpu_burnin.api.jobs import GPUS, HOSTNAME, QUEUE_NAME
+from gpu_burnin.api.kueue import Check, Request, Workload
 from gpu_burnin.api.names import LOCAL_QUEUE
-from gpu_burnin.fleet.jobs.kueue import Check, Request, Workload
 from gpu_burnin.system.host_names import fold
 from gpu_burnin.system.prose import listed
 
 _MOST_NODES = 4
+# Kueue looks at a job within a second or two, where it is up.
+_SOON_S = 30.0
 _NO_QUEUE = re.compile(r"(LocalQueue|ClusterQueue) (\S+) (?:doesn't exist|is terminating or missing|not found)")
 _CLOSED = re.compile(r"(LocalQueue|ClusterQueue) (\S+) is (?:inactive|stopped)")
 _MORE = re.compile(r"insufficient unused quota for nvidia\.com/gpu in flavor ([^\s,]+), (\d+) more needed")
@@ -130,7 +132,9 @@ def _of_line(job: Workload, around: Surroundings, now: datetime) -> Wait:
     if "preempt" in message.lower():
         return Wait(Why.PREEMPTING, f"jobs are leaving for it: {message}", since)
     if not message:
-        return Wait(Why.NEW, "Kueue has not looked at it yet: is Kueue up? (`systemctl status kueue`)", since)
+        late = (now - since).total_seconds() > _SOON_S
+        up = ": is Kueue up? (`systemctl status kueue`)" if late else ""
+        return Wait(Why.NEW, f"Kueue has not looked at it yet{up}", since)
     return Wait(Why.OTHER, f"Kueue says: {message}", since)
 
 
@@ -214,7 +218,7 @@ def _left_out(excluded: str) -> str:
 def _excluded(excluded: str) -> Iterator[str]:
     for kind, name, count, other, of_other in _EXCLUDED.findall(excluded):
         if kind == "resource":
-            yield f"{count} full"
+            yield f"{count} full" if name == GPUS else f"{count} with too little {name} free"
         elif kind == "taint":
             yield f"{count} with taint {name}"
         else:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from gpu_burnin.api.jobs import GPUS, HOSTNAME, JOB_UID, number_of
-from gpu_burnin.fleet.why.entry import NEVER, time_of
+from gpu_burnin.api.jobs import GPUS, HOSTNAME, JOB_UID, domains_of, number_of
+from gpu_burnin.system.clock import NEVER, time_of
 
 Object: TypeAlias = Mapping[str, Any]
 # Evictions after which a job stands at the end of its line.
@@ -213,20 +213,6 @@ def _nodes(spec: Object, admission: Object) -> dict[str, int]:
         assignment = one.get("topologyAssignment") or {}
         if str((assignment.get("levels") or [""])[-1]) != HOSTNAME:
             continue
-        for name, pods in _domains(assignment):
+        for name, pods in domains_of(assignment):
             found[name] = found.get(name, 0) + pods * of_pods.get(str(one.get("name") or "main"), 0)
     return found
-
-
-def _domains(assignment: Object) -> Iterator[tuple[str, int]]:
-    """The hosts, each with its pods. Kueue writes them by slices, with what their names have in common apart."""
-    for one in assignment.get("slices") or []:
-        count = int(one.get("domainCount") or 0)
-        values = (one.get("valuesPerLevel") or [{}])[-1]
-        each = values.get("individual") or {}
-        before, after = str(each.get("prefix") or ""), str(each.get("suffix") or "")
-        names = [f"{before}{root}{after}" for root in each.get("roots") or []]
-        names = names or [str(values.get("universal") or "")] * count
-        pods = one.get("podCounts") or {}
-        numbers = pods.get("individual") or [int(pods.get("universal") or 0)] * count
-        yield from zip(names, map(int, numbers), strict=False)
