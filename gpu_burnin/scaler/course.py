@@ -130,19 +130,19 @@ def _start(machine: Machine, rules: Rules, now: datetime) -> Iterator[Act]:
     since = when(wish.since) or LONG_AGO
     if machine.error:
         yield _failure(machine, rules, POWER_ORDER, machine.error)
-    elif machine.power is Power.UNKNOWN:
-        yield Observe(name)
-    elif machine.power is Power.OFF and machine.kubelet and machine.boot_id != wish.boot_id:
-        yield Failed(name, POWER_ORDER, _lie(machine), held=True)
     elif machine.failed is not None and machine.failed[0] >= since:
         message = f"{name}: it was put on, and its burn-in found {machine.failed[1]}"
         yield _failure(machine, rules, SICK, message)
+    elif machine.power is Power.OFF and machine.kubelet and machine.boot_id != wish.boot_id:
+        yield Failed(name, POWER_ORDER, _lie(machine), held=True)
     elif machine.admitted:
         yield Reached(name, f"{name}: it is admitted, {(now - since).total_seconds():.0f} s after it was wanted")
     elif now >= later(since, rules.ready_within_s):
         seen = "its kubelet reports" if machine.kubelet else "its kubelet does not report"
         late = f"{name}: it does not take work {rules.ready_within_s:.0f} s after it was wanted"
         yield _failure(machine, rules, LATE, f"{late} ({seen}); look at its console")
+    elif machine.power is Power.UNKNOWN:
+        yield Observe(name)
     elif machine.power is Power.OFF:
         yield Switch(name, Power.ON)
     elif machine.hold and machine.kubelet and machine.boot_id != wish.boot_id:

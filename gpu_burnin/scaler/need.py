@@ -206,10 +206,9 @@ def _not_known_yet(machine: Machine, request: Request) -> bool:
 
 
 def _wish(machine: Machine, why: str, request: str = "") -> SetWish:
-    """One that is on still, and was about to go, stays as it is."""
-    if stage(machine) is Stage.STOPPING:
-        return SetWish(machine.name, None, why)
-    return SetWish(machine.name, Power.ON, why, request, machine.boot_id)
+    """One that is on still, and was about to go, needs no new boot."""
+    boot_id = "" if stage(machine) is Stage.STOPPING else machine.boot_id
+    return SetWish(machine.name, Power.ON, why, request, boot_id)
 
 
 def _matches(machine: Machine, selector: Mapping[str, str]) -> bool:

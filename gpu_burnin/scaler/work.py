@@ -131,6 +131,9 @@ class Worker:
         except PowerError as error:
             if power is not None:
                 self.metrics.add("orders", {"power": str(power), "result": "failed"})
+            else:
+                # A BMC that is busy while its machine boots has failed at nothing.
+                wish = ""
             self._saw(
                 name, replace(self.seen.get(name, Seen()), switching=False, error=str(error), wish=wish), None, ""
             )

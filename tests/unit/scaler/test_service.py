@@ -9,6 +9,7 @@ import pytest
 
 from gpu_burnin.api.machine_power import Power
 from gpu_burnin.api.names import SCALER_USER, SYSTEM_NAMESPACE
+from gpu_burnin.power.port import PowerError
 from gpu_burnin.scaler.model import Rules
 from gpu_burnin.scaler.service import dry_run
 from gpu_burnin.scaler.settings import ScalerConfig
@@ -183,3 +184,22 @@ def test_it_tells_numbers_and_its_events_are_on_the_node(
         event = next(one for one in api.objects["events"].values() if one["reason"] == "MusterPower")
         assert event["reportingComponent"] == "muster-scaler" and event["involvedObject"]["name"] == "gpu-1"
         assert api.objects["leases"][f"{SYSTEM_NAMESPACE}/muster-scaler"]["spec"]["holderIdentity"].startswith("api-1")
+
+
+def test_a_bmc_that_is_busy_while_its_machine_boots_has_failed_at_nothing(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.machine("gpu-1")
+    asked = iter(range(1000))
+
+    def before(what: str, name: str) -> None:
+        # The first word and the order are well; each look after that is not.
+        if what == "is_on" and ground.cloud.orders and next(asked) > 0:
+            raise PowerError(f"{name}: its BMC does not answer; check the way to it")
+
+    ground.cloud.before = before
+    with working(ground.fleet.api, tmp_path), scaling(ground, tmp_path, monkeypatch, CAREFUL, observe_s=0.2) as scaler:
+        ground.request("train", 1)
+        until("the machine", lambda: ground.provisioned("train"))
+        until("a look in vain", lambda: any("does not answer" in message for message in scaler.messages()))
+        assert ground.power("gpu-1").status.failures == 0 and "gpu-1" in ground.cloud.on

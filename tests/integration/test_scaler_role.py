@@ -1,0 +1,82 @@
+"""What role scaler writes, as Ansible renders it: the program takes its configuration, and runs with its rights.
+
+Only here: the role's own values, with and without BMCs, against the program and a real API server.
+"""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_burnin.api.names import SCALER_USER
+from gpu_burnin.power.program import Program
+from gpu_burnin.power.redfish import Redfish
+from gpu_burnin.scaler.settings import providers, read_settings
+from tests.integration.kube import Server, free_ports, until
+from tests.integration.scaler_site import Scaler, machines_known, scaler_objects
+from tests.support.role_values import role_values, template
+
+SHOWN = {
+    "config": "__scaler_config | combine(__scaler_redfish if scaler_bmc_user else {})",
+    "files": "__scaler_bmc_files",
+    "objects": f"{template('scaler', 'objects.yaml.j2')} | from_yaml_all",
+    "unit": template("scaler", "muster-scaler.service.j2"),
+    "kubeconfig": "__scaler_kubeconfig",
+}
+GIVEN = {
+    "fleet_scale": True,
+    "fleet_scale_idle_s": 600,
+    "fleet_scale_spare": {"h100-sxm5-80gb": 2},
+    "scaler_rules": {"on_per_feed": 2},
+    "scaler_programs": {"cloud": {"command": ["/usr/local/bin/cloud-machines"]}},
+}
+BMC = {"scaler_bmc_user": "muster", "scaler_bmc_password": "a secret", "scaler_bmc_ca_file": "/tmp/bmc-ca.crt"}
+
+
+def values(folder: Path, **more: Any) -> dict[str, Any]:
+    given = {**GIVEN, **more, "fleet_state_dir": str(folder / "state")}
+    return role_values(folder, ["scaler"], SHOWN, given)
+
+
+def test_the_program_takes_what_the_role_writes(tmp_path: Path) -> None:
+    found = values(tmp_path, **BMC)
+    path = tmp_path / "scaler.yaml"
+    path.write_text(yaml.safe_dump(found["config"]).replace("/etc/muster-scaler", str(tmp_path)))
+    for file in found["files"]:
+        if "content" in file:
+            (tmp_path / Path(file["dest"]).name).write_text(file["content"])
+            assert (file["mode"], file["owner"], file["sensitive"]) == ("0600", "muster-scaler", True)
+    config = read_settings(path)
+    assert (config.rules.idle_s, config.rules.spare, config.rules.on_per_feed) == (600, {"h100-sxm5-80gb": 2}, 2)
+    assert config.identity == "api-1" and config.rules.in_share == 0.1
+    made = providers(config)
+    bmcs = made["redfish"]
+    assert isinstance(made["cloud"], Program) and isinstance(bmcs, Redfish)
+    assert (bmcs.password, bmcs.ca_file) == ("a secret", str(tmp_path / "bmc-ca.crt"))
+    assert "a secret" not in yaml.safe_dump(found["config"])
+    assert found["objects"] == scaler_objects()
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(found["unit"])
+    assert unit["Service"]["User"] == "muster-scaler" and unit["Service"]["ProtectSystem"] == "strict"
+
+
+def test_it_runs_with_the_roles_rights_and_is_healthy(ledger: Server, tmp_path: Path) -> None:
+    found = values(tmp_path)
+    assert found["files"] == [] and "redfish" not in found["config"]
+    (port,) = free_ports(1)
+    path = tmp_path / "scaler.yaml"
+    own = {"kubeconfig": str(ledger.kubeconfig(SCALER_USER)), "listen": f"127.0.0.1:{port}"}
+    path.write_text(yaml.safe_dump({**found["config"], **own}))
+    with machines_known(ledger):
+        process = Scaler("api-1", path, tmp_path / "log")
+        process.start()
+        try:
+            until("its leadership", lambda: any("leads: " in line["message"] for line in process.lines()), 60)
+            refused = [line["message"] for line in process.lines() if "forbidden" in line["message"].lower()]
+            assert refused == []
+        finally:
+            process.kill()
