@@ -63,7 +63,8 @@ def have_machines(api: KubeApi, names: Names, wanted: Mapping[str, MachineSpec],
         if known[name].status.power is Power.OFF:
             notes.append(
                 f"{name}: its machine is off, and the inventory says no more how it is switched on (fleet_power); put "
-                "it on, or take it away for good and delete its MachinePower"
+                "it on, or take it away for good and delete its MachinePower with provisioner.kubeconfig of "
+                "fleet_state_dir"
             )
         else:
             before[name] = _parts(known[name].spec)

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from tests.support.admission_helpers import Signer, new_host_key
 
 NAMES = Names()
 MODEL = "h100-sxm5-80gb"
+IN_CLOUD, AT_HOME = Supply("cloud"), Place("r1", "l1", "a")
 _PROGRAM = """#!{python}
 import json, pathlib, sys
 place, verb = pathlib.Path({place!r}), sys.argv[1]
@@ -50,22 +51,29 @@ def scaler_objects() -> list[Any]:
 
 @contextmanager
 def machines_known(server: Server) -> Iterator[Server]:
-    """The kind is served, the gate's policies of machines hold, and the scaler has its rights, until the block ends."""
+    """The kind is served, the gate's policies of machines hold, and the scaler has its rights, until the block ends.
+
+    The MachinePowers go with it.
+    """
     provisioner = server.client(PROVISIONER_USER)
     reply = provisioner.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", machine_crd(NAMES))
-    assert reply.status == 201, reply.message
+    # Another file of the session may have been here.
+    assert reply.status in (201, 409), reply.message
     until("the kind's being served", lambda: provisioner.request("GET", machines_path(NAMES)).status == 200)
     root = server.client("break-glass", ["system:masters"])
     for item in scaler_objects():
         group, namespace = f"/apis/{item['apiVersion']}", item["metadata"].get("namespace")
         path = f"{group}/namespaces/{namespace}" if namespace else group
         reply = root.request("POST", f"{path}/{item['kind'].lower()}s", item)
-        assert reply.status == 201, reply.message
+        assert reply.status in (201, 409), reply.message
     before = server.policy_files()
     server.load({**before, "machines.yaml": gate_file("machines.yaml", server.directory)})
     try:
         yield server
     finally:
+        for item in provisioner.request("GET", machines_path(NAMES)).body["items"]:
+            reply = provisioner.request("DELETE", machines_path(NAMES, item["metadata"]["name"]))
+            assert reply.status == 200, reply.message
         server.load(before)
 
 
@@ -76,6 +84,7 @@ class Cloud:
     server: Server
     folder: Path
     machines: dict[str, Machine] = field(default_factory=dict)
+    specs: dict[str, MachineSpec] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
     _over: threading.Event = field(default_factory=threading.Event)
 
@@ -98,18 +107,18 @@ class Cloud:
         log = self.folder / "log"
         return log.read_text().splitlines() if log.exists() else []
 
-    def add(self, *names: str) -> None:
+    def add(self, *names: str, supply: Supply = IN_CLOUD, place: Place = AT_HOME) -> None:
         """Machines of the inventory, off: their ledger entries and MachinePowers."""
         key = self.folder / "key"
         if not key.exists():
             new_host_key(key)
         for name in names:
             machine = Machine(self.server, name, Signer(key, self.folder / "known_hosts"))
-            machine.provision(hardware=Hardware(8, model=MODEL), place=Place("r1", "l1", "a"))
+            machine.provision(hardware=Hardware(8, model=MODEL), place=place)
             self.machines[name] = machine
-        spec = MachineSpec(Supply("cloud"), 8, MODEL, Place("r1", "l1", "a"))
+            self.specs[name] = MachineSpec(supply, 8, MODEL, place)
         api = KubeApi(self.server.kubeconfig(PROVISIONER_USER))
-        have_machines(api, NAMES, dict.fromkeys(self.machines, spec), apply=True)
+        have_machines(api, NAMES, self.specs, apply=True)
 
     def power(self, name: str) -> MachinePower:
         """Its MachinePower as it is."""
@@ -167,8 +176,8 @@ class Scaler(Process):
             self.running = subprocess.Popen([*command, "--config", str(self.config)], stdout=output, stderr=output)
 
 
-def scaler(cloud: Cloud, folder: Path, identity: str, **rules: Any) -> Scaler:
-    """A scaler with these rules, not started."""
+def scaler(cloud: Cloud, folder: Path, identity: str, redfish: Mapping[str, str] | None = None, **rules: Any) -> Scaler:
+    """A scaler with these rules, not started. `redfish` is its configuration's, for machines that BMCs switch."""
     (port,) = free_ports(1)
     config = folder / f"{identity}.yaml"
     content = {
@@ -178,6 +187,7 @@ def scaler(cloud: Cloud, folder: Path, identity: str, **rules: Any) -> Scaler:
         "observe_s": 2,
         "rules": {"settle_s": 1, "feed_s": 1, "on_per_feed": 100, "in_share": 1.0, "idle_s": 1, **rules},
         "programs": {"cloud": {"command": [str(cloud.program)], "call_s": 20, "shown_s": 20}},
+        **({"redfish": dict(redfish)} if redfish else {}),
     }
     config.write_text(yaml.safe_dump(content))
     return Scaler(identity, config, folder / f"{identity}.log")

@@ -91,6 +91,14 @@ def test_nobody_but_the_provisioner_says_which_bmc_is_whose(known: Server, machi
     assert reply.status == 403
 
 
+def test_a_machine_that_leaves_the_inventory_goes_with_what_was_wanted_of_it(known: Server, machine: str) -> None:
+    assert change(known.client(SCALER_USER), machine, {"spec": {"wanted": WISH}}).status == 200
+    for who in ("root", "admin", "scaler"):
+        assert client_of(known, who, machine).request("DELETE", machines_path(NAMES, machine)).status == 403
+    reply = known.client(PROVISIONER_USER).request("DELETE", machines_path(NAMES, machine))
+    assert reply.status == 200, reply.message
+
+
 def test_a_person_holds_and_releases_in_the_own_name(known: Server, machine: str) -> None:
     ann = client_of(known, "admin", machine)
     ask = {"who": "ann", "why": "cable", "since": TIME}

@@ -6,103 +6,28 @@ Only here: both checks in one queue, and in which order Kueue takes them.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpu_burnin.api.names import CHECK, GPU_LABEL, KUEUE_PROVISIONING, READY_LABEL
 from gpu_burnin.scaler.requests import API
-from tests.integration.admitter_fleet import admitters
-from tests.integration.gate import NODES, numbers
-from tests.integration.jobs_stack import GPUS, NAMES, Jobs
-from tests.integration.kube import MERGE_PATCH, STRATEGIC_PATCH, until
-from tests.integration.scaler_site import MODEL, Cloud, machines_known, scaler
-from tests.integration.teams import container
+from tests.integration.gate import numbers
+from tests.integration.jobs_stack import Jobs
+from tests.integration.kube import until
+from tests.integration.scaler_queue import Machines, gang, queues_open
+from tests.integration.scaler_site import scaler
 
-TEAM, DEEP, POWERED = "scaled", "deep", "powered"
-_KUEUE = "kueue.x-k8s.io/v1beta2"
-_SETTINGS: dict[str, Any] = {"joins_per_s": 1000, "max_unready_share": 1.0, "tests": {"nodes": 0}}
-
-
-def _objects() -> Iterator[dict[str, Any]]:
-    """Two teams whose queues have both checks; DEEP asks for a proof that no node has."""
-    config = {"kind": "ProvisioningRequestConfig", "apiGroup": "kueue.x-k8s.io", "name": POWERED}
-    shared: list[tuple[str, str, dict[str, Any]]] = [
-        (
-            "ProvisioningRequestConfig",
-            POWERED,
-            {"provisioningClassName": "muster.dev", "managedResources": ["nvidia.com/gpu"]},
-        ),
-        ("AdmissionCheck", CHECK, {"controllerName": NAMES.verified_check}),
-        ("AdmissionCheck", POWERED, {"controllerName": KUEUE_PROVISIONING, "parameters": config}),
-        ("Topology", TEAM, {"levels": [{"nodeLabel": "kubernetes.io/hostname"}]}),
-        ("ResourceFlavor", TEAM, {"nodeLabels": {READY_LABEL: "true", GPU_LABEL: MODEL}, "topologyName": TEAM}),
-    ]
-    for kind, name, spec in shared:
-        yield {"apiVersion": _KUEUE, "kind": kind, "metadata": {"name": name}, "spec": spec}
-    for team in (TEAM, DEEP):
-        flavor = {"name": TEAM, "resources": [{"name": "nvidia.com/gpu", "nominalQuota": str(3 * GPUS)}]}
-        queue = {
-            "namespaceSelector": {"matchLabels": {NAMES.team: team}},
-            "resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": [flavor]}],
-            "admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}, {"name": POWERED}]},
-        }
-        metadata = {"name": "default", "namespace": team}
-        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team, "labels": {NAMES.team: team}}}
-        yield {"apiVersion": _KUEUE, "kind": "ClusterQueue", "metadata": {"name": team}, "spec": queue}
-        yield {"apiVersion": _KUEUE, "kind": "LocalQueue", "metadata": metadata, "spec": {"clusterQueue": team}}
-
-
-class Machines(Cloud):
-    """Those whose nodes offer GPUs to a real scheduler."""
-
-    def _boot(self, machine: Any) -> None:
-        super()._boot(machine)
-        amount = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(GPUS)}
-        labels = {"metadata": {"labels": {"kubernetes.io/hostname": machine.name}}}
-        machine.own.request("PATCH", f"{NODES}/{machine.name}", labels, MERGE_PATCH)
-        body = {"status": {"capacity": amount, "allocatable": amount}}
-        machine.own.request("PATCH", f"{NODES}/{machine.name}/status", body, STRATEGIC_PATCH)
+# DEEP asks for a proof that no node has.
+TEAM, DEEP = "scaled", "deep"
 
 
 @pytest.fixture(scope="module")
 def cloud(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    folder = tmp_path_factory.mktemp("cloud")
-    made = Machines(jobs.server, folder)
-    living = threading.Thread(target=made.live, daemon=True)
-    queues = {TEAM: {"level": "quick"}, DEEP: {"level": "extended"}}
-    settings = {**_SETTINGS, "jobs": {"queues": queues}}
-    with machines_known(jobs.server), admitters(jobs.server, folder, ["api-1"], **settings):
-        living.start()
-        for item in _objects():
-            jobs.apply(item)
-        jobs.queues_answer(TEAM, DEEP)
+    made = Machines(jobs.server, tmp_path_factory.mktemp("cloud"))
+    with queues_open(jobs, made, {TEAM: "quick", DEEP: "extended"}, nodes=3):
         yield made
-        made.close()
-        living.join(70)
-
-
-def gang(jobs: Jobs, name: str, pods: int, team: str = TEAM) -> None:
-    """A Job of whole nodes in the queue."""
-    spec = {"containers": [container(asks={"nvidia.com/gpu": str(GPUS)})], "restartPolicy": "Never"}
-    annotations = {"kueue.x-k8s.io/podset-unconstrained-topology": "true"}
-    job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": team, "labels": {"kueue.x-k8s.io/queue-name": "default"}},
-        "spec": {
-            "suspend": True,
-            "parallelism": pods,
-            "completions": pods,
-            "completionMode": "Indexed",
-            "template": {"metadata": {"annotations": annotations}, "spec": spec},
-        },
-    }
-    jobs.apply(job)
 
 
 def test_a_gang_of_two_is_given_machines_which_go_when_it_has_ended(
@@ -114,7 +39,7 @@ def test_a_gang_of_two_is_given_machines_which_go_when_it_has_ended(
     process.start()
     times = {"asked": time.monotonic()}
     try:
-        gang(jobs, "train", 2)
+        gang(jobs, TEAM, "train", 2)
         until("the request", lambda: bool(jobs.items(f"{API}/namespaces/{TEAM}/provisioningrequests")), 60)
         times["requested"] = time.monotonic()
         until("the power", lambda: len(cloud.on) == 2, 60)
@@ -159,7 +84,7 @@ def test_a_node_that_is_not_as_the_queue_asks_sends_the_job_back_as_soon_as_it_i
         return any(one["type"] == "Evicted" and "no proof of level extended" in one["message"] for one in conditions)
 
     try:
-        gang(jobs, "deep", 1, DEEP)
+        gang(jobs, DEEP, "deep", 1)
         until("the machine", lambda: len(cloud.on) == 1, 60)
         until("the end of its turn", evicted, 90)
         until("its pods' end", lambda: not jobs.bound(DEEP), 30)

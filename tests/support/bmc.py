@@ -22,7 +22,10 @@ UUID = "4c4c4544-0042-3510-8047-b7c04f595631"
 
 @dataclass
 class FakeBmc:
-    """A running one. `orders` are the resets asked for; `answer` may answer a request in the emulator's place."""
+    """A running one. `orders` are the resets asked for; `answer` may answer a request in the emulator's place.
+
+    `state` is the power of a machine by its UUID, of the first one without.
+    """
 
     address: str
     ca_file: Path
@@ -30,7 +33,7 @@ class FakeBmc:
     answer: Callable[[str, str], int | None] = lambda method, path: None
     before: Callable[[str, str], None] = lambda order, machine: None
     obeys: bool = True
-    state: Callable[[], str] = lambda: ""
+    state: Callable[..., str] = lambda machine="": ""
 
 
 @contextmanager
@@ -83,7 +86,7 @@ def fake_bmc(
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     bmc.address = f"127.0.0.1:{server.server_port}"
-    bmc.state = lambda: str(app.systems.get_power_state(machines[0]))
+    bmc.state = lambda machine=machines[0]: str(app.systems.get_power_state(machine))
     try:
         yield bmc
     finally:
