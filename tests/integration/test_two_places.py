@@ -32,15 +32,15 @@ RETRY = {"backoffLimitCount": 1000, "backoffBaseSeconds": 1, "backoffMaxSeconds"
 
 @dataclass
 class TwoPlaces(Machines):
-    """The program's machines, and the UUIDs of those of the rack. `asked` are the BMC's orders, each with a name."""
+    """The program's machines, and the UUIDs of those of the rack; `bmc_orders` are its BMC's, each with a name."""
 
     bmc: FakeBmc = field(kw_only=True)
     rack: dict[str, str] = field(kw_only=True)
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    bmc_orders: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         names = {found: name for name, found in self.rack.items()}
-        self.bmc.before = lambda order, machine: self.asked.append((order, names[machine]))
+        self.bmc.before = lambda order, machine: self.bmc_orders.append((order, names[machine]))
 
     @property
     def on(self) -> set[str]:
@@ -89,8 +89,8 @@ def end(jobs: Jobs, job: str) -> None:
             jobs.ended(TEAM, pod)
 
 
-def told(jobs: Jobs) -> list[str]:
-    """What requests were refused for."""
+def refusals(jobs: Jobs) -> list[str]:
+    """What requests of the team were refused for."""
     conditions = [
         one
         for request in jobs.items(f"{API}/namespaces/{TEAM}/provisioningrequests")
@@ -117,19 +117,20 @@ def test_jobs_of_one_queue_go_to_the_place_that_has_room_for_them(
     kept = min(cloud), min(rack)
     for name in kept:
         hold(jobs, name, {"who": "break-glass", "why": "cable", "since": "2026-11-27T12:00:00.000Z"})
-    process = scaler(places, tmp_path, "scaler-1", places.redfish(), idle_s=5)
+    # Longer than a job takes to follow another on the same nodes.
+    process = scaler(places, tmp_path, "scaler-1", places.redfish(), idle_s=20)
     process.start()
     try:
         # One machine in each place: two, but not together.
         gang(jobs, TEAM, "first", 2, LEAF_LABEL)
-        until("the refusal", lambda: any("fit into no one leaf of 2" in one for one in told(jobs)), 60)
+        until("the refusal", lambda: any("fit into no one leaf of 2" in one for one in refusals(jobs)), 60)
         assert not places.on
         # The cloud cannot hold it, the rack can.
         hold(jobs, kept[1], None)
         until("the first job", lambda: nodes_of(jobs, "first") == rack, 90)
         jobs.running(TEAM)
         assert (places.on, places.orders()) == (rack, [])
-        assert sorted(places.asked) == [("On", name) for name in sorted(rack)]
+        assert sorted(places.bmc_orders) == [("On", name) for name in sorted(rack)]
         # The rack cannot hold it, the cloud can.
         hold(jobs, kept[0], None)
         gang(jobs, TEAM, "second", 2, LEAF_LABEL)
@@ -142,13 +143,13 @@ def test_jobs_of_one_queue_go_to_the_place_that_has_room_for_them(
         end(jobs, "first")
         until("the third job", lambda: nodes_of(jobs, "third") == rack, 90)
         assert sorted(places.orders()) == [f"create {name}" for name in sorted(cloud)]
-        assert len(places.asked) == len(rack)
+        assert len(places.bmc_orders) == len(rack)
         # Each goes by its own provider and by no other.
         for job in ("second", "third"):
             end(jobs, job)
         until("the end of the machines", lambda: not places.on, 120)
         assert sorted(places.orders()[len(cloud) :]) == [f"delete {name}" for name in sorted(cloud)]
-        assert sorted(places.asked[len(rack) :]) == [("GracefulShutdown", name) for name in sorted(rack)]
+        assert sorted(places.bmc_orders[len(rack) :]) == [("GracefulShutdown", name) for name in sorted(rack)]
     except TimeoutError as error:
         checks = [one["status"].get("admissionChecks") for one in jobs.workloads(TEAM)]
         raise AssertionError(f"{error}: {checks}: {process.log.read_text()[-3000:]}") from error
