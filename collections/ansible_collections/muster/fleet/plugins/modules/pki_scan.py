@@ -124,6 +124,7 @@ SERVICES: list[dict[str, Any]] = [
     {"unit": "kube-proxy.service", "reads": [f"{_KUBERNETES}/pki/ca.crt", f"{_KUBERNETES}/pki/kube-proxy.crt"]},
     {"unit": "coredns.service", "reads": ["/etc/coredns"]},
     {"unit": "muster-admitter.service", "reads": ["/etc/muster"]},
+    {"unit": "muster-scaler.service", "reads": ["/etc/muster-scaler"]},
     {"unit": "kueue.service", "reads": ["/etc/kueue"]},
     {"unit": "jobset.service", "reads": ["/etc/jobset"]},
     {"unit": "muster-metrics.service", "reads": ["/etc/muster-metrics"]},
