@@ -6,6 +6,7 @@ Only here: the role's own values, with and without BMCs, against the program and
 from __future__ import annotations
 
 import configparser
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpu_burnin.api.names import SCALER_USER
 from gpu_burnin.power.program import Program
 from gpu_burnin.power.redfish import Redfish
 from gpu_burnin.scaler.settings import providers, read_settings
-from tests.integration.kube import Server, free_ports, until
+from tests.integration.kube import NO_BINARIES, Server, binaries, free_ports, until
 from tests.integration.scaler_site import Scaler, machines_known, scaler_objects
 from tests.support.role_values import role_values, template
 
@@ -80,3 +81,30 @@ def test_it_runs_with_the_roles_rights_and_is_healthy(ledger: Server, tmp_path: 
             assert refused == []
         finally:
             process.kill()
+
+
+def kueue(folder: Path, **more: Any) -> dict[str, Any]:
+    """What role kueue makes of the mirror's manifests."""
+    place = binaries()
+    assert place is not None, NO_BINARIES
+    manifests = folder / "state/manifests"
+    manifests.mkdir(parents=True)
+    shutil.copy(place / "kueue-manifests.json", manifests)
+    shown = {"rights": "__kueue_rights", "kinds": "__kueue_definitions | map(attribute='metadata.name') | list"}
+    given = {"fleet_teams": {"vision": {"gpus": 8}}, "fleet_state_dir": str(folder / "state"), **more}
+    return role_values(folder, ["kueue"], shown, given)
+
+
+def may(rights: list[dict[str, Any]], resource: str) -> set[str]:
+    return {verb for rule in rights if resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def test_kueue_makes_requests_where_machines_are_switched_and_knows_none_elsewhere(tmp_path: Path) -> None:
+    for scale in (False, True):
+        folder = tmp_path / str(scale)
+        folder.mkdir()
+        found = kueue(folder, fleet_scale=scale)
+        assert ("provisioningrequests.autoscaling.x-k8s.io" in found["kinds"]) is scale
+        for resource in ("provisioningrequests", "podtemplates"):
+            assert ("create" in may(found["rights"], resource)) is scale, resource
+        assert "create" not in may(found["rights"], "pods")

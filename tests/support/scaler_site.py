@@ -38,6 +38,8 @@ from gpu_burnin.system.clock import rfc3339
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 MODEL = "h100-sxm5-80gb"
+# Half an hour, and no brake by feeds.
+RULES = Rules(idle_s=1800, on_per_feed=100)
 
 
 class Killed(Exception):
@@ -333,3 +335,19 @@ class Site:
 def names_of(acts: Iterable[Act], kind: type) -> list[str]:
     """The machines of the acts of one kind."""
     return sorted(act.machine for act in acts if isinstance(act, kind) and not isinstance(act, Answer))
+
+
+def site(off: int = 0, on: int = 0, rules: Rules = RULES) -> Site:
+    """So many machines that are off and at work, when all of them were looked at."""
+    made = Site(rules)
+    for number in range(off):
+        made.add(f"off-{number}")
+    for number in range(on):
+        made.add(f"on-{number}", on=True)
+    made.settle()
+    return made
+
+
+def powers(made: Site) -> dict[str, bool]:
+    """Which machines are on."""
+    return {name: unit.on for name, unit in made.units.items()}

@@ -460,3 +460,59 @@ def test_a_definition_of_another_version_is_replaced(
     _, other = run_module(**parameters)
     assert other["changed"]
     assert api.objects["customresourcedefinitions"][NAMES.crd]["spec"] == crd(NAMES)["spec"]
+
+
+POWER = {"address": "10.30.0.1", "uuid": "4c4c4544-0042-3510-8047-b7c04f595631"}
+
+
+def with_power(parameters: dict[str, Any], *powers: dict[str, Any], **expect: Any) -> dict[str, Any]:
+    (node,) = parameters["nodes"]
+    hardware = {"gpus": 8, "model": "h100-sxm5-80gb", **expect}
+    nodes = [{**node, "name": f"gpu-{n}", "expect": hardware, "power": power} for n, power in enumerate(powers, 1)]
+    return {**parameters, "nodes": nodes, "scale": True}
+
+
+def test_a_machine_that_is_switched_gets_its_object_once(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    api.objects["machinepowers"] = {}
+    given = with_power(parameters, POWER, {})
+    code, would = run_module(check=True, **given)
+    assert (code, would["changed"], api.writes()) == (0, True, [])
+    code, done = run_module(**given)
+    assert (code, done["changed"]) == (0, True)
+    assert set(api.objects["machinepowers"]) == {"gpu-1"}
+    assert api.objects["machinepowers"]["gpu-1"]["spec"]["supply"]["uuid"] == POWER["uuid"]
+    assert "machinepowers.muster.dev" in api.objects["customresourcedefinitions"]
+    assert run_module(**given)[1]["changed"] is False
+
+
+def test_without_scale_no_machine_and_no_definition_is_made(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    code, _ = run_module(**{**with_power(parameters, POWER), "scale": False})
+    assert code == 0 and "machinepowers" not in api.objects
+    assert "machinepowers.muster.dev" not in api.objects["customresourcedefinitions"]
+
+
+@pytest.mark.parametrize(
+    ("powers", "expect", "says"),
+    [
+        ([{"adress": "10.30.0.1"}], {}, "gpu-1: fleet_power cannot be read"),
+        ([{"address": "10.30.0.1"}], {}, "gpu-1: fleet_power needs address, and uuid or serial"),
+        ([{"uuid": "u"}], {}, "gpu-1: fleet_power needs address, and uuid or serial"),
+        ([POWER], {"model": ""}, "gpu-1: has fleet_power, and gpu_burnin_expect names not both gpus and model"),
+        ([POWER, {**POWER, "uuid": "other"}], {}, "gpu-1, gpu-2: have the same BMC in fleet_power"),
+        ([POWER, {**POWER, "address": "10.30.0.2"}], {}, "gpu-1, gpu-2: have the same uuid in fleet_power"),
+    ],
+)
+def test_a_power_that_would_go_to_another_machine_is_refused_before_anything_is_written(
+    run_module: RunModule,
+    parameters: dict[str, Any],
+    api: FakeApi,
+    powers: list[dict[str, Any]],
+    expect: dict[str, Any],
+    says: str,
+) -> None:
+    code, failed = run_module(**with_power(parameters, *powers, **expect))
+    assert code == 1 and says in failed["msg"] and api.writes() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,25 +11,9 @@ from gpu_burnin.api.machine_power import Power
 from gpu_burnin.api.names import LEAF_LABEL, RACK_LABEL
 from gpu_burnin.api.record import Ask, State
 from gpu_burnin.scaler.decide import IN_DOUBT, PAUSED, UNREADABLE, decide
-from gpu_burnin.scaler.model import Answer, Asked, Close, Failed, Observe, Reopen, Rules, SetWish, Switch, Verdict
+from gpu_burnin.scaler.model import Answer, Asked, Close, Observe, Rules, SetWish, Switch, Verdict
 from gpu_burnin.system.clock import rfc3339
-from tests.support.scaler_site import Killed, Site, Unit, names_of
-
-RULES = Rules(idle_s=1800, on_per_feed=100)
-
-
-def site(off: int = 0, on: int = 0, rules: Rules = RULES) -> Site:
-    made = Site(rules)
-    for number in range(off):
-        made.add(f"off-{number}")
-    for number in range(on):
-        made.add(f"on-{number}", on=True)
-    made.settle()
-    return made
-
-
-def powers(made: Site) -> dict[str, bool]:
-    return {name: unit.on for name, unit in made.units.items()}
+from tests.support.scaler_site import RULES, Site, names_of, powers, site
 
 
 def test_a_gang_of_two_gets_two_of_three_machines_and_they_go_when_idle() -> None:
@@ -397,74 +380,6 @@ def test_a_bmc_that_takes_the_order_and_does_nothing_is_named() -> None:
     failure = made.units["off-0"].power.status.last_failure
     assert job.on == ["off-1"]
     assert failure is not None and "took the order, and the power is still" in failure.message
-
-
-def kills(made: Site, at: int) -> None:
-    """The leader dies before its `at`-th step."""
-    count = 0
-
-    def before(step: str) -> None:
-        nonlocal count
-        count += 1
-        if count == at:
-            raise Killed(step)
-
-    made.before = before
-
-
-def _course_with_a_kill(at: int) -> str:
-    """From a job that waits to a site that is off again, with a new leader after the kill; the step of the kill."""
-    made = site(off=3, on=1, rules=Rules(idle_s=600, on_per_feed=100))
-    job = made.ask("a/b", 3, seconds=1200)
-    kills(made, at)
-    killed = ""
-    for _ in range(400):
-        try:
-            made.advance(30)
-            made.settle()
-        except Killed as step:
-            killed = str(step)
-            made.new_leader()
-        for unit in made.units.values():
-            _recorded(unit)
-        if made.done and not any(powers(made).values()):
-            break
-    assert made.done == [job], killed
-    assert not any(powers(made).values()), killed
-    assert sum(unit.cycles for unit in made.units.values()) == 2, killed
-    return killed
-
-
-def test_a_leader_killed_at_any_step_leaves_nothing_that_the_next_does_not_finish() -> None:
-    steps: list[str] = []
-    while step := _course_with_a_kill(len(steps) + 1):
-        steps.append(step)
-    assert len(steps) >= 40 and steps.count("Switch: ordered, not recorded") == 5
-
-
-def _recorded(unit: Unit) -> None:
-    """No machine is on that no record speaks of: it was on before, or its wish says so."""
-    if unit.on and unit.cycles:
-        wish = unit.power.spec.wanted
-        assert wish is None or wish.power is Power.ON or unit.power.status.reached != wish.since
-
-
-def test_random_sites_come_to_rest_and_power_nothing_off_under_work() -> None:
-    for seed in range(25):
-        rng = random.Random(seed)
-        made = Site(Rules(idle_s=300, on_per_feed=3, spare={"h100-sxm5-80gb": rng.randint(0, 2)}))
-        for number in range(12):
-            unit = made.add(f"m-{number:02}", on=rng.random() < 0.4, rack=f"r{number // 4}", feed=rng.choice("ab"))
-            unit.outcomes = rng.choices(["ok", "sick", "never"], [8, 1, 1], k=3)
-        for number in range(20):
-            made.ask(f"t/{number}", rng.randint(1, 6), seconds=rng.uniform(60, 4000))
-            made.run(rng.uniform(10, 2000))
-            if rng.random() < 0.2:
-                made.new_leader()
-        for unit in made.units.values():
-            _recorded(unit)
-        # Those that failed are told; nothing is done twice for ever.
-        assert all(not isinstance(act, Failed | Reopen | Close) for act in made.plan().acts)
 
 
 def test_a_node_that_has_never_joined_is_in_nobodys_doubt() -> None:

@@ -318,7 +318,23 @@ def machines_of(nodes: list[dict[str, Any]], wanted: list[Wanted]) -> dict[str, 
                 "ask for it"
             )
         found[one.name] = MachineSpec(supply, one.hardware.gpus, one.hardware.model, one.place)
+    refuse_twins(found)
     return found
+
+
+def refuse_twins(machines: dict[str, MachineSpec]) -> None:
+    """Refuse two machines that are one: an order to one of them would go to the other. Raises FleetError."""
+    for what, of in (
+        ("BMC", lambda s: (s.address, s.system) if s.address else None),
+        ("uuid", lambda s: s.uuid.lower() or None),
+        ("serial", lambda s: s.serial.lower() or None),
+    ):
+        seen: dict[Any, str] = {}
+        for name, machine in sorted(machines.items()):
+            key = of(machine.supply)
+            if key is not None and key in seen:
+                raise FleetError(f"{seen[key]}, {name}: have the same {what} in fleet_power; give each its own")
+            seen[key] = name
 
 
 def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
