@@ -201,7 +201,12 @@ def _soon(machine: Machine, rules: Rules, now: datetime) -> int | None:
 def _not_known_yet(machine: Machine, request: Request) -> bool:
     """Whether it may serve the request in a moment."""
     where = stage(machine)
-    soon = (where is Stage.UNSEEN and not machine.blind) or (where is Stage.STOPPING and not machine.error)
+    soon = (
+        (where is Stage.UNSEEN and not machine.blind)
+        or (where is Stage.STOPPING and not machine.error)
+        # Its provider is asked just now, as it is each few minutes: a request of that moment is not refused for it.
+        or (where is Stage.OFF and machine.switching)
+    )
     return soon and not machine.asked and any(_matches(machine, pods.selector) for pods in request.pod_sets)
 
 

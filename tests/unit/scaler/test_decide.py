@@ -104,6 +104,14 @@ def test_without_enough_machines_none_is_put_on_and_the_request_fails_with_figur
     assert "have room for 3" in job.message
 
 
+def test_machines_that_are_off_and_looked_at_just_now_are_waited_for() -> None:
+    made = site(off=1)
+    made.ask("a/b", 1)
+    looked_at = tuple(replace(one, switching=True) for one in made.world().machines)
+    (answer,) = decide(replace(made.world(), machines=looked_at), RULES, made.now).acts
+    assert isinstance(answer, Answer) and answer.verdict is Verdict.WAIT
+
+
 def test_another_model_is_no_help() -> None:
     made = site(off=2)
     job = made.ask("a/b", 1, model="b200")
