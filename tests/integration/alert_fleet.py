@@ -108,7 +108,9 @@ def _get(port: int, path: str) -> Any:
 def written(folder: Path) -> Path:
     """What the role writes for one host that watches."""
     hosts = {"mon-1": {"ansible_host": "127.0.0.1"}}
-    return render(folder, hosts, {**VARIABLES, "fleet_monitoring_receiver": {}})["mon-1"]
+    # With all that a fleet may have, so that each alert has its job.
+    everything = {"fleet_scale": True, "fleet_node_dns": True}
+    return render(folder, hosts, {**VARIABLES, "fleet_monitoring_receiver": {}, **everything})["mon-1"]
 
 
 def kept(configuration: Mapping[str, Any]) -> dict[str, re.Pattern[str]]:

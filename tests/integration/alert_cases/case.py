@@ -16,6 +16,8 @@ class Case:
     after: str
     says: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    # Why promtool alone is asked, and no Prometheus that reads pages.
+    not_replayed: str = ""
 
 
 E1 = {"instance": "etcd-1"}
