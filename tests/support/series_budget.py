@@ -14,10 +14,10 @@ ROLE = Path(__file__).resolve().parents[2] / "roles" / "fleet_monitoring"
 DECLARED: dict[str, list[dict[str, Any]]] = yaml.safe_load((ROLE / "files/series.yaml").read_text())
 NODE_SERIES, FLEET_SERIES, FLEET_NODES = 600, 4_500_000, 7_500
 # The targets of such a fleet: five members of each etcd, five API servers, two balancers, two that watch. Without
-# `fleet_node_dns`, which is off by default and adds a target for each node.
+# what is off by default: a scaler for each API server, and with `fleet_node_dns` a target for each node.
 LARGE = {
-    "node": 7519, "gpu": FLEET_NODES, "etcd": 10, "apiserver": 5, "admitter": 5, "dns": 5, "node_dns": 0,
-    "balancer": 2, "prometheus": 2, "alertmanager": 2,
+    "node": 7519, "gpu": FLEET_NODES, "etcd": 10, "apiserver": 5, "admitter": 5, "dns": 5, "balancer": 2,
+    "prometheus": 2, "alertmanager": 2,
 }  # fmt: skip
 
 

@@ -24,8 +24,8 @@ MEMORY_PER_SERIES = 8 * 1024
 MEMORY_BASE_BYTES = GIB // 2
 # Prometheus, "Storage": the limit at 80 to 85 % of the disk, because blocks are rewritten before the old ones go.
 SHARE_OF_DISK = 0.8
-# Jobs that only a fleet has that asks for what they are of (fleet_scale).
-ON_DEMAND = frozenset({"scaler"})
+# Jobs that only a fleet has that asks for what they are of (fleet_scale, fleet_node_dns).
+ON_DEMAND = frozenset({"node_dns", "scaler"})
 
 
 @dataclass(frozen=True)
