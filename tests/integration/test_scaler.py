@@ -28,7 +28,7 @@ LEDGER = f"/apis/{NAMES.api_version}/nodeadmissions"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases"
 TIME = "2026-11-27T12:00:00.000Z"
 WISH = {"power": "off", "who": SCALER_USER, "why": "idle", "since": TIME}
-KILLS = 20
+KILLS, SOAK_KILLS = 4, 20
 
 
 @pytest.fixture(scope="module")
@@ -191,13 +191,16 @@ def cloud(known: Server, tmp_path: Path) -> Iterator[Cloud]:
         living.join(70)
 
 
-def test_leaders_that_die_at_their_orders_leave_no_machine_that_no_record_names(cloud: Cloud, tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [KILLS, pytest.param(SOAK_KILLS, marks=pytest.mark.soak)])
+def test_leaders_that_die_at_their_orders_leave_no_machine_that_no_record_names(
+    cloud: Cloud, tmp_path: Path, most: int
+) -> None:
     """Up and down by the spare nodes that are asked for, with a leader killed right after an order, each time."""
     names = [f"kill-{next(numbers)}" for _ in range(2)]
     cloud.add(*names)
-    rng, kills = random.Random(20), 0
+    rng, kills = random.Random(most), 0
     began_s = time.monotonic()
-    while kills < KILLS:
+    while kills < most:
         assert time.monotonic() < began_s + 900, f"{kills} kills only"
         # Down from where all are on, else up.
         spare = 0 if len(cloud.on) == 2 else 2
