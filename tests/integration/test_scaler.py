@@ -20,7 +20,7 @@ from gpu_burnin.api.names import PROVISIONER_USER, SCALER_LEASE, SCALER_USER, SY
 from gpu_burnin.cli.muster import main as muster
 from tests.integration.admitter_fleet import admitters
 from tests.integration.gate import kubelet, numbers, refused
-from tests.integration.kube import MERGE_PATCH, Client, Server, until
+from tests.integration.kube import MERGE_PATCH, Client, Server, api_server, apply_ledger, until
 from tests.integration.scaler_site import MODEL, Cloud, machines_known, scaler, wait_for_order
 
 NAMES = Names()
@@ -179,16 +179,18 @@ def forget_leader(server: Server) -> None:
 
 
 @pytest.fixture
-def cloud(known: Server, tmp_path: Path) -> Iterator[Cloud]:
-    """Machines that live, with an admitter beside them."""
-    made = Cloud(known, tmp_path)
-    living = threading.Thread(target=made.live, daemon=True)
-    # A test of an idle node would have no agent here to answer it.
-    with admitters(known, tmp_path, ["api-1"], joins_per_s=1000, tests={"nodes": 0}):
-        living.start()
-        yield made
-        made.close()
-        living.join(70)
+def cloud(tmp_path: Path) -> Iterator[Cloud]:
+    """Machines that live, with an admitter beside them, on a server of their own: nodes of others would be in doubt."""
+    with api_server(tmp_path / "api") as server:
+        apply_ledger(server)
+        made = Cloud(server, tmp_path)
+        living = threading.Thread(target=made.live, daemon=True)
+        # A test of an idle node would have no agent here to answer it.
+        with machines_known(server), admitters(server, tmp_path, ["api-1"], joins_per_s=1000, tests={"nodes": 0}):
+            living.start()
+            yield made
+            made.close()
+            living.join(70)
 
 
 @pytest.mark.parametrize("most", [KILLS, pytest.param(SOAK_KILLS, marks=pytest.mark.soak)])
