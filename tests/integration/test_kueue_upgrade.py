@@ -172,6 +172,7 @@ class Work:
 
 
 @pytest.mark.parametrize("way", ["up", "back"])
+@pytest.mark.soak
 def test_work_goes_on_while_one_host_after_the_other_gets_other_programs(
     roles: Roles, hosts: Sequence[Host], newer: Path, way: str
 ) -> None:

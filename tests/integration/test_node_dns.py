@@ -87,6 +87,7 @@ def test_a_name_that_comes_is_there_as_soon_as_the_cluster_says(hosts: Hosts, tm
     until("the name to be there", comes, 4)
 
 
+@pytest.mark.soak
 def test_a_pod_that_floods_does_not_starve_another(hosts: Hosts) -> None:
     """10,000 different names a second; the site's resolver takes 1,000 a second of a host, as a cloud's does."""
     hosts.serve("cluster", CLUSTER)
@@ -174,6 +175,7 @@ def resolved(hosts: Hosts, tmp_path: Path, name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.soak
 def test_what_glibc_waits_for_while_it_is_dead(hosts: Hosts, tmp_path: Path) -> None:
     hosts.serve("cluster", CLUSTER)
     hosts.serve("site", SITE)

@@ -110,6 +110,7 @@ def waits(jobs: Jobs, job: str) -> bool:
     return any(one["type"] == "QuotaReserved" and one["status"] == "False" for one in conditions)
 
 
+@pytest.mark.soak
 def test_jobs_of_one_queue_go_to_the_place_that_has_room_for_them(
     jobs: Jobs, places: TwoPlaces, tmp_path: Path
 ) -> None:
