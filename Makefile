@@ -15,7 +15,7 @@ LOCK = pip-compile -q --unsafe-package gpu-burnin --generate-hashes --strip-extr
 	--no-emit-trusted-host --no-emit-find-links $(1) -o requirements/$(2).txt pyproject.toml && sed -i '/^$$/,$$d' requirements/$(2).txt
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test soak mutants molecule unit campaign integration driver-debian upgrade-minor lab-operations bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-monitoring collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test soak mutants molecule unit campaign integration driver-debian upgrade-minor lab-operations bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-jobs bench-monitoring bench-scaler collection docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -100,6 +100,12 @@ bench-inventory: setup-dev ## Print what the controller does for fleets of 100, 
 
 bench-admission: setup-dev ## Print what standing admission costs for 7,500 nodes on a real API server (NODES=n: for fewer, PHASES=idle,watches: only these; 20 minutes)
 	@python -m tests.bench.admission $(NODES) $(PHASES)
+
+bench-jobs: setup-dev ## Print shares against weights, partial gangs under kills, and gangs on up to 7,500 nodes without machines (PHASES=shares,kills,sizes: only these; needs the lab's binaries)
+	@PYTHONPATH=collections python -m tests.bench.jobs $(PHASES)
+
+bench-scaler: setup-dev ## Print node-hours, waits and power cycles of a simulated week of jobs (2 minutes)
+	@python -m tests.bench.scaler
 
 bench-monitoring: setup-lab ## Print what the fleet's Prometheus costs, beside default exporters (20 minutes)
 	@python -m tests.bench.monitoring

@@ -1,4 +1,4 @@
-"""What a fleet's jobs get: `python -m tests.bench.jobs [PHASES]`; PHASES are some of shares, kills, sizes, with commas.
+"""What a fleet's jobs get: `make bench-jobs [PHASES=...]`; PHASES are some of shares, kills, sizes, with commas.
 
 Real etcd, API server, controller manager, scheduler and Kueue on this machine, nodes without machines, pods that kwok
 runs. Kueue cannot run on simulated time, so jobs last seconds where they last hours: SCALE says how many. Ratios of one
