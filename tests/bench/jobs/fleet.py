@@ -15,6 +15,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.jobs.objects import o
 from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import Team
 
 from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.api.jobs import number_of
 from gpu_burnin.api.names import ADMITTER_USER, GPU_LABEL, LEAF_LABEL, RACK_LABEL, READY_LABEL
 from tests.bench.admission.kwok import ensure_kwok
 from tests.integration.gate import node_info
@@ -118,7 +119,7 @@ class Fleet:
         found = self.api.items("/apis/kueue.x-k8s.io/v1beta2/clusterqueues")
         return {
             one["metadata"]["name"]: sum(
-                int(resource["total"])
+                round(number_of(resource["total"]))
                 for flavor in (one.get("status") or {}).get("flavorsReservation", ())
                 for resource in flavor["resources"]
             )
