@@ -18,6 +18,7 @@ from tests.integration.jobs_stack import Jobs
 from tests.integration.kube import until
 from tests.integration.scaler_queue import Machines, gang, queues_open
 from tests.integration.scaler_site import scaler
+from tests.support.admitter_helpers import settled
 
 # DEEP asks for a proof that no node has.
 TEAM, DEEP = "scaled", "deep"
@@ -54,8 +55,7 @@ def test_a_gang_of_two_is_given_machines_which_go_when_it_has_ended(
         assert set(jobs.bound(TEAM).values()) == cloud.on
         jobs.running(TEAM)
         # Longer than a node is idle: nothing may happen in it.
-        time.sleep(8)
-        assert len(cloud.on) == 2
+        assert settled(lambda: len(cloud.on) == 2, 8)
         for pod in jobs.bound(TEAM):
             jobs.ended(TEAM, pod)
         until("the end of the machines", lambda: not cloud.on, 120)

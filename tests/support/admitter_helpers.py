@@ -39,6 +39,16 @@ def until(what: str, condition: Callable[[], object], timeout_s: float = WAIT_S)
         time.sleep(0.01)
 
 
+def settled(condition_holds: Callable[[], bool], seconds: float) -> bool:
+    """Whether it holds all the time for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not condition_holds():
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def now_text() -> str:
     """This moment as statements have it."""
     return rfc3339(datetime.now(UTC))

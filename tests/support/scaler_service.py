@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -219,13 +218,3 @@ def scaling(
         service.stop()
         thread.join(20)
         assert not thread.is_alive()
-
-
-def settled(condition_holds: Callable[[], bool], seconds: float) -> bool:
-    """Whether it holds all the time for so long."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not condition_holds():
-            return False
-        time.sleep(0.02)
-    return True

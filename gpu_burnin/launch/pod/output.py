@@ -19,6 +19,7 @@ def say(text: str) -> None:
 
 
 def _write(line: bytes) -> None:
+    # Work goes on when nobody takes its words any more: a log that is full, or closed at the end.
     with _writing, contextlib.suppress(OSError, ValueError):
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
@@ -43,5 +44,6 @@ def prefixed(stream: BinaryIO, prefix: bytes) -> None:
 
 def note(termination_log: Path, text: str) -> None:
     """Where Kubernetes looks for why a container ended: the pod's status has it, and `muster why`."""
+    # Its exit code says the same, where the file is not there: outside of a pod.
     with contextlib.suppress(OSError):
         termination_log.write_text(text, encoding="utf-8")

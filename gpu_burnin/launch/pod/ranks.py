@@ -105,7 +105,7 @@ class Ranks:
             rank = self._live.pop(pid, None)
             if rank is None:
                 continue
-            # What it started and left, such as workers that read its data.
+            # What it started and left, such as workers that read its data; mostly there is nothing.
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
@@ -147,6 +147,7 @@ class Ranks:
     @staticmethod
     def _send(number: int, pids: list[int]) -> None:
         for pid in pids:
+            # It may have ended since it was listed.
             with contextlib.suppress(OSError):
                 os.killpg(pid, number)
 

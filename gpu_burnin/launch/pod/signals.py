@@ -26,6 +26,7 @@ class Signals:
         """The signals since the last call; waits for one up to `timeout_s`."""
         select.select([self._read], [], [], max(0.0, timeout_s))
         found: list[int] = []
+        # That is how the pipe says that it is empty.
         with contextlib.suppress(BlockingIOError):
             while True:
                 found += os.read(self._read, 256)

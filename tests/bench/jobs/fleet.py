@@ -17,7 +17,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import Tea
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api.jobs import number_of
 from gpu_burnin.api.names import ADMITTER_USER, GPU_LABEL, LEAF_LABEL, RACK_LABEL, READY_LABEL
-from tests.bench.admission.kwok import ensure_kwok
+from tests.bench.admission.kwok import STAGE, ensure_kwok
 from tests.integration.gate import node_info
 from tests.integration.jobs_stack import GPUS, MODEL, NAMES, Jobs
 from tests.integration.jobs_start import jobs_stack
@@ -37,16 +37,6 @@ spec:
     matchExpressions:
       - {key: .metadata.name, operator: In, values: [none]}
   next: {statusTemplate: "{}"}
----
-apiVersion: kwok.x-k8s.io/v1alpha1
-kind: Stage
-metadata: {name: pod-delete}
-spec:
-  resourceRef: {apiGroup: v1, kind: Pod}
-  selector:
-    matchExpressions:
-      - {key: .metadata.deletionTimestamp, operator: Exists}
-  next: {delete: true, finalizers: {empty: true}}
 ---
 apiVersion: kwok.x-k8s.io/v1alpha1
 kind: Stage
@@ -211,7 +201,7 @@ def add_nodes(jobs: Jobs, root: KubeApi, numbers: Sequence[int]) -> None:
 @contextmanager
 def _kwok(jobs: Jobs, directory: Path) -> Iterator[None]:
     stages = directory / "stages.yaml"
-    stages.write_text(_STAGES.replace("SECONDS", SECONDS))
+    stages.write_text(f"{STAGE}---\n{_STAGES.replace('SECONDS', SECONDS)}")
     command = [
         str(ensure_kwok()),
         f"--kubeconfig={jobs.server.kubeconfig('kwok', ['system:masters'])}",

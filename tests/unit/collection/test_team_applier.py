@@ -121,6 +121,19 @@ def test_a_team_that_left_loses_its_queue_and_keeps_its_namespace(api: FakeApi, 
     assert api.objects["namespaces"]["audio"]["metadata"]["labels"]["muster.dev/team"] == "audio"
 
 
+def test_a_namespace_that_others_change_all_the_time_is_not_said_to_be_released(api: FakeApi, applier: Applier) -> None:
+    carry_out(applier, VISION, AUDIO)
+    plan = applier.plan(wanted(VISION))
+
+    def changing(path: str) -> None:
+        if path.endswith("/namespaces/audio"):
+            raise Refused(409, "the object has been modified")
+
+    api.before_write = changing
+    with pytest.raises(FleetError, match="Namespace/audio changes all the time; see who writes it"):
+        applier.carry_out(plan)
+
+
 def test_check_mode_shows_the_label_that_goes(applier: Applier) -> None:
     carry_out(applier, VISION, AUDIO)
     told = applier.plan(wanted(VISION))

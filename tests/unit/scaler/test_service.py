@@ -13,9 +13,9 @@ from gpu_burnin.power.port import PowerError
 from gpu_burnin.scaler.model import Rules
 from gpu_burnin.scaler.service import dry_run
 from gpu_burnin.scaler.settings import ScalerConfig
-from tests.support.admitter_helpers import ASK, until, working
+from tests.support.admitter_helpers import ASK, settled, until, working
 from tests.support.fake_api import FakeApi, Refused
-from tests.support.scaler_service import QUICK, Ground, scaling, settled
+from tests.support.scaler_service import QUICK, Ground, scaling
 
 CAREFUL = Rules(idle_s=3600.0, settle_s=0.2, on_per_feed=100, ready_within_s=60.0, retry_s=0.0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from gpu_burnin.admission.service.queue import WorkQueue
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from gpu_burnin.system.clock import rfc3339_s
 from gpu_burnin.types import Verdict
-from tests.support.admitter_helpers import ASK, NAMES, Fleet, Working, until, working
+from tests.support.admitter_helpers import ASK, NAMES, Fleet, Working, settled, until, working
 from tests.support.fake_api import FakeApi, Refused, refusing
 from tests.support.job_helpers import admission_check, condition, workload
 
@@ -412,8 +411,7 @@ def test_a_job_that_was_let_go_without_nodes_is_judged_once_when_it_has_them(
             fleet.ask("gpu-2", hold=ASK)
             until("the hold", lambda: fleet.status("gpu-2")["state"] == "held")
             # A job that runs is not judged again.
-            time.sleep(0.5)
-            assert jobs.check()["state"] == "Ready"
+            assert settled(lambda: jobs.check()["state"] == "Ready", 0.5)
         else:
             back = jobs.until("Retry", words="nodes are chosen again, because of gpu-2: held")
             assert back["requeueAfterSeconds"] == 5

@@ -220,31 +220,46 @@ class Applier:
                     f"{self.api.server}: {shown(key)} was written, and the answer is not what was asked for"
                 )
             return
-        raise FleetError(f"{self.api.server}: {shown(key)} changes all the time; see who writes it in the audit log")
+        raise self._always_changing(key)
+
+    def _always_changing(self, key: Key) -> FleetError:
+        return FleetError(f"{self.api.server}: {shown(key)} changes all the time; see who writes it in the audit log")
 
     def _is_teams(self, namespace: Object) -> bool:
         return self.names.team in _labels(namespace) and not namespace["metadata"].get("deletionTimestamp")
 
     def _release(self, key: Key) -> None:
-        """Take the team's label from a namespace."""
-        for _ in range(_MOST_TRIES):
-            found = self.api.find(path_of(key), f"read {shown(key)}")
-            if found is None or self.names.team not in _labels(found):
-                return
-            freed = {**found, "metadata": {**found["metadata"], "labels": _without(found, self.names.team)}}
-            with contextlib.suppress(Conflict, NotFound):
-                self.api.replace(path_of(key), freed, f"release {shown(key)}")
+        """Take the team's label from a namespace. Raises FleetError."""
+
+        def without(found: Object) -> dict[str, Any] | None:
+            held = self.names.team in _labels(found)
+            return {"labels": _without(found, self.names.team)} if held else None
+
+        self._strip(key, "release", without)
 
     def _let_go(self, key: Key) -> None:
-        """Take away the mark by which Kueue keeps an object: nothing of the teams is left that could use it."""
+        """Take away the mark by which Kueue keeps an object: nothing of the teams is left that could use it.
+
+        Raises FleetError.
+        """
+
+        def without(found: Object) -> dict[str, Any] | None:
+            marks = found["metadata"].get("finalizers") or ()
+            return {"finalizers": [one for one in marks if one != FINALIZER]} if FINALIZER in marks else None
+
+        self._strip(key, "free", without)
+
+    def _strip(self, key: Key, what: str, without: Callable[[Object], dict[str, Any] | None]) -> None:
+        """Change the metadata of an object as `without` has it, until there is nothing to change."""
         for _ in range(_MOST_TRIES):
             found = self.api.find(path_of(key), f"read {shown(key)}")
-            if found is None or FINALIZER not in (found["metadata"].get("finalizers") or ()):
+            if found is None or (changed := without(found)) is None:
                 return
-            others = [one for one in found["metadata"]["finalizers"] if one != FINALIZER]
-            freed = {**found, "metadata": {**found["metadata"], "finalizers": others}}
+            # Somebody was faster: it is looked at again.
             with contextlib.suppress(Conflict, NotFound):
-                self.api.replace(path_of(key), freed, f"free {shown(key)}")
+                freed = {**found, "metadata": {**found["metadata"], **changed}}
+                self.api.replace(path_of(key), freed, f"{what} {shown(key)}")
+        raise self._always_changing(key)
 
     def _wait_until_gone(self, removed: Sequence[Object]) -> None:
         waiting = [key_of(one) for one in removed]
