@@ -77,7 +77,7 @@ def measure_load(rng: random.Random, kills: int) -> None:
     say(
         f"{len(gangs)} jobs of 2 to {MOST_NODES} nodes on {NODES} nodes"
         + (f", {sum(seen.kills.values())} kills ({words(seen)})" if kills else "")
-        + f": {len(seen.partial)} partial gangs, {len(seen.placed)} whole; "
+        + f": {len(seen.partial)} partial gangs, {len(seen.placed)} seen whole; "
         f"the longest that one stood half placed {seen.longest_half_s:.1f} s"
     )
     say(
