@@ -99,6 +99,9 @@ def fleet(tmp_path: Path, host_key: Path) -> Path:
     tasks = yaml.safe_load((role / "tasks/main.yml").read_text())
     names = [task["name"] for task in tasks]
     first, last = (next(i for i, name in enumerate(names) if words in name) for words in ("Start the burn-in", "Fetch"))
+    for task in tasks[first:last]:
+        if include := task.get("ansible.builtin.include_tasks"):
+            task["ansible.builtin.include_tasks"] = str(role / "tasks" / include)
     told = {"name": "Report", "ansible.builtin.debug": {"msg": "RESULT {{ inventory_hostname }} {{ found | to_json }}"}}
     keys = ("verdict", "why", "waves", "changed", "burnin_warnings")
     pairs = ", ".join(f"'{key}': __gpu_burnin_result.{key} | default('')" for key in keys)
