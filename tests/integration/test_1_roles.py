@@ -32,7 +32,9 @@ def verify(fleet: Fleet, role: str, *inventories: Path) -> None:
     """Run it, with these inventories beside the lab's."""
     log = fleet.lab.state / "logs" / f"verify-{role}.log"
     with log.open("w") as out:
-        done = subprocess.run(command(role, *inventories), cwd=REPOSITORY, env=environment(role), stdout=out, stderr=out, check=False)
+        done = subprocess.run(
+            command(role, *inventories), cwd=REPOSITORY, env=environment(role), stdout=out, stderr=out, check=False
+        )
     if done.returncode != 0:
         pytest.fail("\n".join([f"{role}, from {log}:", *failure(log.read_text(errors="replace"))]), pytrace=False)
 
