@@ -252,6 +252,7 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
         RoleRule(("fleet_nvidia_source", *REPOSITORY), "fleet_nvidia_source", nvidia_repository),
         RoleRule((_FINGERPRINT,), _FINGERPRINT, key_fingerprint),
         _url("fleet_nvidia_repository_url", *MIRROR),
+        _url("fleet_wheelhouse_url", *MIRROR),
     ),
     "cluster_dns": (_url("cluster_dns_server", "https"),),
     "gpu_burnin": (_url("gpu_burnin_api_url", "https"),),
