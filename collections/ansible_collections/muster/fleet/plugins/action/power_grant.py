@@ -46,10 +46,16 @@ class ActionModule(ActionBase):
         ):
             why = f"it had no turn to swing its power within {given['wait_s']} s ({busy})"
             return {"changed": False, "waves": "waiting", "why": why}
+        untold = _tell_ledger(given, node, given["waves_s"])
         done = self._module(given, task_vars)
         if not done.get("failed") and done.get("waves") in _STILL:
             turns.give_back(node)
-        return done
+            # What could not be said comes true by itself: what was said has an end.
+            _tell_ledger(given, node, None)
+        if not untold:
+            return done
+        warning = f"{node}: it swings its power, and the scaler does not know it: {untold}"
+        return {**done, "warnings": [*done.get("warnings", ()), warning]}
 
     def _module(self, given: Mapping[str, Any], task_vars: Any) -> Mapping[str, Any]:
         done: Mapping[str, Any] = self._execute_module(module_args=dict(given), task_vars=task_vars)
@@ -57,3 +63,16 @@ class ActionModule(ActionBase):
 
     def _show(self, node: str, busy: str) -> None:
         self._display.display(f"{self._task.name}:\n  {node} waits for its turn: {busy}")
+
+
+def _tell_ledger(given: Mapping[str, Any], node: str, waves_s: float | None) -> str:
+    """That a node swings, None: no more, where this controller has a ledger; why it could not be told."""
+    kubeconfig = Path(given["kubeconfig"])
+    if not given["kubeconfig"] or not kubeconfig.exists():
+        return ""
+    # It brings the client of the API, which takes longer to load than all else here.
+    from gpu_burnin.fleet.feeds import ledger
+
+    if waves_s is None:
+        return ledger.end(kubeconfig, given["domain"], node)
+    return ledger.begin(kubeconfig, given["domain"], node, waves_s)

@@ -47,6 +47,19 @@ options:
     type: float
     required: true
     version_added: "0.3.0"
+  kubeconfig:
+    description: >-
+      Kubeconfig of the provisioner on the controller, by which the ledger says that the host swings, so that the scaler
+      counts it; empty where nobody reads that. Where it cannot be written, the host swings all the same, and the play
+      warns.
+    type: path
+    default: ""
+    version_added: "0.3.0"
+  domain:
+    description: Domain of the fleet's names in the cluster.
+    type: str
+    default: muster.dev
+    version_added: "0.3.0"
   wait_s:
     description: Longest time to wait for a turn, in seconds.
     type: int
@@ -92,6 +105,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "feed_limits": {"type": "dict", "default": {}},
     "other_feeds": {"type": "int", "default": 1},
     "waves_s": {"type": "float", "required": True},
+    "kubeconfig": {"type": "path", "default": ""},
+    "domain": {"type": "str", "default": "muster.dev"},
     "wait_s": {"type": "int", "default": 1800},
 }
 
