@@ -11,7 +11,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -63,13 +63,15 @@ class Turns:
         until_s, told, first = self.monotonic_s() + wait_s, False, False
         with self._queue(feed) as queue:
             while True:
-                # The first in the queue looks at the turns; the others look whether he is gone.
+                # The first in the queue looks at the turns; all others look whether it is gone, which costs nothing.
                 first = first or _locked(queue)
-                busy = self._try(node, feed, waves_s) if first else self._busy(feed)
-                if not busy and first:
+                busy = self._try(node, feed, waves_s) if first else ""
+                if first and not busy:
                     return ""
-                busy = busy or f"{self._where(feed)} others wait before it"
-                if self.monotonic_s() >= until_s:
+                late = self.monotonic_s() >= until_s
+                if late or not told:
+                    busy = busy or self._busy(feed, self.counted()) or f"{self._where(feed)} others wait before it"
+                if late:
                     return busy
                 if not told:
                     told = True
@@ -90,21 +92,23 @@ class Turns:
     def _try(self, node: str, feed: str, waves_s: float) -> str:
         """Take the turn if there is room; else who has it."""
         with alone(self.directory):
-            if busy := self._busy(feed, node):
+            others = [one for one in self._all() if one.node != node]
+            counted = [one for one in others if self._counts(one)]
+            if busy := self._busy(feed, counted):
                 return busy
             now = self.now()
             until = now + timedelta(seconds=waves_s + SLACK_S)
             mine = Turn(node, feed, rfc3339(now), rfc3339(until), process(os.getpid()))
             documents.write(self._path(node), to_json(mine))
-            for old in self._all():
-                if not self._counts(old):
-                    self._path(old.node).unlink(missing_ok=True)
+            for over in others:
+                if over not in counted:
+                    self._path(over.node).unlink(missing_ok=True)
         return ""
 
-    def _busy(self, feed: str, node: str = "") -> str:
-        """Who has all turns of a feed but `node`, in words; "" where one is left."""
+    def _busy(self, feed: str, counted: Iterable[Turn]) -> str:
+        """Who has all turns of a feed, in words; "" where one is left."""
         counted_as, most = self.limits.counted_as(feed), self.limits.of(feed)
-        there = [one for one in self.counted() if self.limits.counted_as(one.feed) == counted_as and one.node != node]
+        there = [one for one in counted if self.limits.counted_as(one.feed) == counted_as]
         if len(there) < most:
             return ""
         named = [self._describe(one) for one in there[:_NAMED]]
