@@ -120,6 +120,8 @@ def fleet(tmp_path: Path, host_key: Path) -> Path:
             "fleet_state_dir": str(tmp_path / "state"),
             "fleet_place": "{{ {'gpu-1': {'feed': 'a'}, 'gpu-2': {'feed': 'b'}}[inventory_hostname] | default({}) }}",
             "fleet_feed_limits": {},
+            "fleet_scale": False,
+            "fleet_domain": "muster.dev",
         },
         "environment": {
             "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
