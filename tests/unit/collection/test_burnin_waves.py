@@ -21,7 +21,8 @@ import pytest
 import yaml
 
 from gpu_burnin.fleet.feeds.limits import Limits
-from gpu_burnin.fleet.feeds.turns import Turns
+from gpu_burnin.fleet.feeds.turns import SLACK_S, Turns
+from gpu_burnin.fleet.roll.lock import may_run
 from tests.support import fake_systemd
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,6 +63,9 @@ if not (host / "asks_nothing").exists():
         assert time.monotonic() < until
         time.sleep(0.02)
     request = power_grant.move(host / "state/power_grant", request, power_grant.State.RUNNING)
+    if (host / "kills_its_play").exists():
+        turn = json.loads((host.parent / f"state/feeds/{{host.name}}.json").read_text())
+        os.kill(turn["owner"]["pid"], 9)
     # The waves themselves, or until two hosts have begun theirs.
     until = time.monotonic() + (60 if (host.parent / "together").exists() else 0.5)
     while time.monotonic() < until:
@@ -235,6 +239,22 @@ def test_a_host_that_has_no_turn_is_granted_nothing_and_says_for_whom_it_waited(
     assert (result["changed"], result["waves"]) == (False, "waiting")
     assert result["why"].startswith(f"it had no turn to swing its power within 1 s ({who}")
     assert f"gpu-1 waits for its turn: {who}" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_host_whose_play_is_killed_keeps_its_turn_until_its_waves_must_be_over(
+    fleet: Path, ansible_playbook: Playbook
+) -> None:
+    (fleet / "gpu-1/kills_its_play").touch()
+    done = ansible_playbook("play.yml", inventory="gpu-1,")
+    assert done.returncode != 0 and "dead state" in done.stdout + done.stderr
+    (turn,) = Turns(fleet / "state/feeds", Limits(1)).counted()
+    assert (turn.node, turn.feed) == ("gpu-1", "a") and not may_run(turn.owner)
+    busy = Turns(fleet / "state/feeds", Limits(1)).take("gpu-2", "b", 0.5, 0.0, print)
+    assert busy.endswith(f"gpu-1 until {turn.until} at the latest (its play, process {turn.owner.pid}, is gone)")
+    after = datetime.fromisoformat(turn.until)
+    assert (after - datetime.fromisoformat(turn.since)).total_seconds() == pytest.approx(0.5 + SLACK_S)
+    assert Turns(fleet / "state/feeds", Limits(1), now=lambda: after).take("gpu-2", "b", 0.5, 0.0, print) == ""
 
 
 @pytest.mark.slow
