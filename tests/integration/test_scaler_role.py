@@ -90,7 +90,11 @@ def kueue(folder: Path, **more: Any) -> dict[str, Any]:
     manifests = folder / "state/manifests"
     manifests.mkdir(parents=True)
     shutil.copy(place / "kueue-manifests.json", manifests)
-    shown = {"rights": "__kueue_rights", "kinds": "__kueue_definitions | map(attribute='metadata.name') | list"}
+    shown = {
+        "rights": "__kueue_rights",
+        "kinds": "__kueue_definitions | map(attribute='metadata.name') | list",
+        "unit": template("kueue", "kueue.service.j2"),
+    }
     given = {"fleet_teams": {"vision": {"gpus": 8}}, "fleet_state_dir": str(folder / "state"), **more}
     return role_values(folder, ["kueue"], shown, given)
 
@@ -105,6 +109,9 @@ def test_kueue_makes_requests_where_machines_are_switched_and_knows_none_elsewhe
         folder.mkdir()
         found = kueue(folder, fleet_scale=scale)
         assert ("provisioningrequests.autoscaling.x-k8s.io" in found["kinds"]) is scale
+        # By its unit's time it is restarted: it looks for the kind once, when it starts.
+        assert ("ProvisioningRequests" in found["unit"]) is scale
+        # Where the kind is left behind, it has to read it.
         for resource in ("provisioningrequests", "podtemplates"):
-            assert ("create" in may(found["rights"], resource)) is scale, resource
+            assert "create" in may(found["rights"], resource), resource
         assert "create" not in may(found["rights"], "pods")

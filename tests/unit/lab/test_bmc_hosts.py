@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.machine import power
 from tests.lab.paths import state_dir
-from tests.support import repair_site
+from tests.support import bmc_hosts
 
 HOST = "muster-lab-gpu-1"
 
@@ -33,15 +33,15 @@ class Podman:
 def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Podman:
     made = Podman()
     monkeypatch.setenv("MUSTER_LAB_STATE", str(tmp_path))
-    monkeypatch.setattr(repair_site, "time", SimpleNamespace(sleep=lambda seconds: None))
-    monkeypatch.setattr(repair_site, "_podman", made)
-    monkeypatch.setattr(repair_site, "_runs", lambda container: container in made.started)
+    monkeypatch.setattr(bmc_hosts, "time", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(bmc_hosts, "_podman", made)
+    monkeypatch.setattr(bmc_hosts, "_runs", lambda container: container in made.started)
     return made
 
 
 def test_a_host_that_is_being_removed_is_not_started_again(podman: Podman) -> None:
     """podman's `rm --force` kills it first: for that moment it is there and does not run."""
-    keeps = threading.Thread(target=repair_site.Hosts("lab", ["gpu-1"]).keep_up)
+    keeps = threading.Thread(target=bmc_hosts.BmcHosts("lab", ["gpu-1"]).keep_up)
     with power(state_dir("lab")):
         keeps.start()
         assert podman.asked.wait(10)
@@ -55,8 +55,8 @@ def test_a_host_that_ends_by_itself_is_started_again(podman: Podman, monkeypatch
         podman.there = not podman.started
         return container in podman.started
 
-    monkeypatch.setattr(repair_site, "_runs", runs)
-    keeps = threading.Thread(target=repair_site.Hosts("lab", ["gpu-1"]).keep_up)
+    monkeypatch.setattr(bmc_hosts, "_runs", runs)
+    keeps = threading.Thread(target=bmc_hosts.BmcHosts("lab", ["gpu-1"]).keep_up)
     keeps.start()
     keeps.join(10)
     assert not keeps.is_alive() and podman.started == [HOST]
