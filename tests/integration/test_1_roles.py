@@ -25,16 +25,23 @@ ROLES = roles_in_lab()
 @pytest.mark.parametrize("role", ROLES)
 def test_verify(fleet: Fleet, role: str) -> None:
     """Ends with what the task that failed has said."""
+    verify(fleet, role)
+
+
+def verify(fleet: Fleet, role: str, *inventories: Path) -> None:
+    """Run it, with these inventories beside the lab's."""
     log = fleet.lab.state / "logs" / f"verify-{role}.log"
     with log.open("w") as out:
-        done = subprocess.run(command(role), cwd=REPOSITORY, env=environment(role), stdout=out, stderr=out, check=False)
+        done = subprocess.run(
+            command(role, *inventories), cwd=REPOSITORY, env=environment(role), stdout=out, stderr=out, check=False
+        )
     if done.returncode != 0:
         pytest.fail("\n".join([f"{role}, from {log}:", *failure(log.read_text(errors="replace"))]), pytrace=False)
 
 
-def command(role: str) -> list[str]:
+def command(role: str, *inventories: Path) -> list[str]:
     """The verify of a role's scenario on the lab's hosts."""
-    inventories = (LAB_INVENTORY, REPOSITORY / "tests/molecule/lab.yml")
+    inventories = (LAB_INVENTORY, REPOSITORY / "tests/molecule/lab.yml", *inventories)
     tool = Path(sys.executable).parent / "ansible-playbook"
     return [str(tool), *(f"--inventory={path}" for path in inventories), str(scenario(role) / "verify.yml")]
 

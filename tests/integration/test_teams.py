@@ -23,7 +23,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.jobs.objects import o
 from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import teams_and_fleet
 
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.api.names import ADMITTER_USER, PROVISIONER_USER, TEAM_LABEL, Names
+from gpu_burnin.api.names import ADMITTER_USER, CHECK, POWER_CHECK, PROVISIONER_USER, TEAM_LABEL, Names
 from tests.integration.jobs_stack import GPUS, MODEL, NAMES, Jobs
 from tests.integration.kube import APPLY, MERGE_PATCH, REPOSITORY, until
 
@@ -210,6 +210,21 @@ def test_by_ansible_a_second_run_changes_nothing_and_check_mode_tells_what_would
 def test_a_second_run_changes_nothing(teams: Applier) -> None:
     again = plan(teams, TEAMS)
     assert (again.names, again.removed, again.before) == ([], [], {})
+
+
+def test_with_machines_that_are_switched_each_queue_has_both_checks(teams: Applier, jobs: Jobs) -> None:
+    wanted = objects(*teams_and_fleet(TEAMS, ["alice"], EXPECTS, PLACES), teams.names, scale=True)
+    teams.carry_out(teams.plan(wanted))
+    try:
+        assert teams.plan(wanted).names == []
+        queue = jobs.get(f"{KUEUE}/clusterqueues/t-vision")["spec"]
+        assert {one["name"] for one in queue["admissionChecksStrategy"]["admissionChecks"]} == {CHECK, POWER_CHECK}
+        retries = jobs.get(f"{KUEUE}/provisioningrequestconfigs/{POWER_CHECK}")["spec"]["retryStrategy"]
+        assert retries["backoffLimitCount"] > 1000, "a job without machines would be given up"
+    finally:
+        have(teams, TEAMS)
+    for kind in ("provisioningrequestconfigs", "admissionchecks"):
+        assert jobs.root.request("GET", f"{KUEUE}/{kind}/{POWER_CHECK}").status == 404
 
 
 def test_the_inventory_of_this_file_is_right() -> None:

@@ -1,4 +1,4 @@
-"""A BMC on loopback: sushy-tools' emulator with its fake machine, behind TLS, and what a sick BMC does instead."""
+"""A BMC of this machine: sushy-tools' emulator with its fake machine, behind TLS, and what a sick BMC does instead."""
 
 from __future__ import annotations
 
@@ -38,9 +38,17 @@ class FakeBmc:
 
 @contextmanager
 def fake_bmc(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, power: str = "On", machines: tuple[str, ...] = (UUID,)
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    power: str = "On",
+    machines: tuple[str, ...] = (UUID,),
+    address: str = "127.0.0.1",
 ) -> Iterator[FakeBmc]:
-    """A BMC with machines of these UUIDs. Their power changes as soon as they are told, where it obeys."""
+    """A BMC with machines of these UUIDs. Their power changes as soon as they are told, where it obeys.
+
+    It listens at an `address` of this machine.
+    """
     bcrypt = importlib.import_module("bcrypt")
     emulator = importlib.import_module("sushy_tools.emulator.main")
     fakedriver = importlib.import_module("sushy_tools.emulator.resources.systems.fakedriver")
@@ -56,7 +64,7 @@ def fake_bmc(
         f"SUSHY_EMULATOR_FAKE_DRIVER = True\nSUSHY_EMULATOR_AUTH_FILE = {str(users)!r}\n"
         f"SUSHY_EMULATOR_FAKE_SYSTEMS = {systems!r}\nSUSHY_EMULATOR_STATE_DIR = {str(folder)!r}\n"
     )
-    pem = make_pair(folder, "bmc")
+    pem = make_pair(folder, "bmc", address)
     # The emulator is one application for the process, and remembers its machines.
     app = emulator.app
     if not isinstance(app.wsgi_app, emulator.RedfishAuthMiddleware):
@@ -82,10 +90,10 @@ def fake_bmc(
             environ["wsgi.input"] = io.BytesIO(body)
         return app(environ, start)
 
-    server = serving.make_server("127.0.0.1", 0, serve, threaded=True, ssl_context=context)
+    server = serving.make_server(address, 0, serve, threaded=True, ssl_context=context)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    bmc.address = f"127.0.0.1:{server.server_port}"
+    bmc.address = f"{address}:{server.server_port}"
     bmc.state = lambda machine=machines[0]: str(app.systems.get_power_state(machine))
     try:
         yield bmc

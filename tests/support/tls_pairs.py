@@ -22,8 +22,8 @@ def server_context(server_pem: Path, client_pem: Path) -> ssl.SSLContext:
     return context
 
 
-def make_pair(directory: Path, name: str) -> Path:
-    """A self-signed certificate with its key in one file, its own CA."""
+def make_pair(directory: Path, name: str, address: str = "127.0.0.1") -> Path:
+    """A self-signed certificate for an address, with its key in one file, its own CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -35,7 +35,7 @@ def make_pair(directory: Path, name: str) -> Path:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
         .sign(key, hashes.SHA256())
     )

@@ -21,6 +21,8 @@ DAY_S = 86400.0
 USUAL_GPUS = 8
 # client-go's certificate manager (jitteryDuration) renews at 70 to 90 % of a lifetime.
 RENEWED_AT = 0.8
+# Until the runs of as many hosts as Ansible works on at a time are started.
+START_S = 5.0
 _TESTS = "admitter_tests"
 
 
@@ -48,8 +50,8 @@ class BurnIn:
 
     @property
     def play_s(self) -> float:
-        """The whole play: nodes run in batches and then take turns (docs/operations/power-waves.md)."""
-        return self.batches * self.level_s + self.turns * self.waves_s
+        """The whole play: runs are started in batches, and then take turns (docs/operations/power-waves.md)."""
+        return self.batches * START_S + self.level_s + self.turns * self.waves_s
 
     @property
     def gpu_hours(self) -> float:
@@ -146,7 +148,7 @@ def burning(given: Given, watts: float | None) -> Section:
     swinging = min(made.at_once, made.nodes) if made.waves_s else 0
     run_s = made.level_s + made.waves_s
     batches, turns = count(made.batches, "batch", "batches"), count(made.turns, "turn")
-    how = f"{batches} of {made.forks:,} (forks), {turns} of {made.at_once:,} (gpu_burnin_wave_max_nodes)"
+    how = f"{batches} of {made.forks:,} (forks) to start, {turns} of {made.at_once:,} (gpu_burnin_wave_max_nodes)"
     waves, at_once = duration(made.waves_s) if made.waves_s else "none", f"{swinging:,}"
     of_all = f"{count(made.nodes, 'GPU node')} of {made.gpus} GPUs"
     figures = (

@@ -1,6 +1,7 @@
 """The slow scenarios of playbooks/upgrade.yml: to other builds and back, and an API server whose new build fails.
 
-Kubernetes is the lab's own with another patch in its version, put into the binaries; etcd's next minor is real.
+Kubernetes, Kueue and JobSet are the lab's own with another patch in their version, put into the binaries; etcd's next
+minor is real.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpu_burnin.fleet.mirror.cache import cache_dir
-from gpu_burnin.fleet.mirror.programs import ETCD, ETCD_VERSION, KUBERNETES, KUBERNETES_VERSION
+from gpu_burnin.fleet.mirror.programs import (
+    ETCD,
+    ETCD_VERSION,
+    JOBS_MANIFESTS,
+    JOBSET_VERSION,
+    KUBERNETES,
+    KUBERNETES_VERSION,
+    KUEUE_VERSION,
+)
 from tests.integration.fleet import API_SERVERS, Fleet
 from tests.lab.binaries import NEXT_ETCD, NEXT_ETCD_VERSION
 from tests.lab.fleet import PlaybookResult
@@ -20,7 +29,15 @@ from tests.lab.fleet import PlaybookResult
 from .clients import Clients
 from .health import EVENTS, MEMBERS, NODES
 
-OTHER = f"{KUBERNETES_VERSION[:-1]}{(int(KUBERNETES_VERSION[-1]) + 1) % 10}"
+# What serves the teams' jobs on the API servers' hosts.
+JOBS = {"kueue": KUEUE_VERSION, "jobset": JOBSET_VERSION}
+
+
+def _other_patch(version: str) -> str:
+    return f"{version[:-1]}{(int(version[-1]) + 1) % 10}"
+
+
+OTHER = _other_patch(KUBERNETES_VERSION)
 # It says a version and serves nobody.
 BROKEN = f'#!/bin/sh\n[ "$1" = --version ] && echo Kubernetes v{OTHER} && exit 0\nexit 1\n'.encode()
 BUILDS = cache_dir() / "bin/current"
@@ -34,9 +51,11 @@ def upgraded(clients: Clients) -> str:
     with _published(fleet, "upgrade-other", _other()) as other, _published(fleet, "upgrade-today", _today()) as today:
         up = _upgrade(fleet, other, "up")
         expect(fleet, OTHER, NEXT_ETCD_VERSION)
+        expect_jobs(fleet, other["kube_binaries_checksums"])
         down = _upgrade(fleet, today, "down")
         expect(fleet, KUBERNETES_VERSION, ETCD_VERSION)
-    what = f"etcd {ETCD_VERSION} to {NEXT_ETCD_VERSION}, Kubernetes by a patch"
+        expect_jobs(fleet, today["kube_binaries_checksums"])
+    what = f"etcd {ETCD_VERSION} to {NEXT_ETCD_VERSION}, Kubernetes, Kueue and JobSet by a patch"
     return f"{what}, in {up.seconds:.0f} s, and back in {down.seconds:.0f} s"
 
 
@@ -55,14 +74,20 @@ def server_fails(clients: Clients) -> str:
 
 
 def _today() -> dict[str, bytes]:
-    return {name: (BUILDS / name).read_bytes() for name in (*KUBERNETES, *ETCD, "coredns")}
+    manifests = [name for one in JOBS_MANIFESTS for name in one.outputs]
+    return {name: (BUILDS / name).read_bytes() for name in (*KUBERNETES, *ETCD, *JOBS, *manifests, "coredns")}
 
 
 def _patched() -> dict[str, bytes]:
     today = _today()
-    old, new = f"v{KUBERNETES_VERSION}".encode(), f"v{OTHER}".encode()
-    assert len(old) == len(new)
-    return today | {name: today[name].replace(old, new) for name in KUBERNETES}
+    versions = {**dict.fromkeys(KUBERNETES, KUBERNETES_VERSION), **JOBS}
+    patched = {
+        name: today[name].replace(f"v{version}".encode(), f"v{_other_patch(version)}".encode())
+        for name, version in versions.items()
+    }
+    # Another length would move what stands behind it.
+    assert all(len(content) == len(today[name]) and content != today[name] for name, content in patched.items())
+    return today | patched
 
 
 def _other() -> dict[str, bytes]:
@@ -104,3 +129,11 @@ def expect(fleet: Fleet, kubernetes: str, etcd: str, others: Mapping[str, str] |
     found = {one: fleet.must(one.split()[0], ask.format(one.split()[1])).split()[-1] for one in units}
     others = {one: version for one, version in found.items() if version != units[one]}
     assert not others, f"other versions than asked for run: {others}"
+
+
+def expect_jobs(fleet: Fleet, checksums: Mapping[str, str]) -> None:
+    """Each process of JobSet and Kueue is that of a file with this checksum."""
+    ask = "sha256sum /proc/$(systemctl show -p MainPID --value {})/exe"
+    found = {(host, name): fleet.must(host, ask.format(name)).split()[0] for host in API_SERVERS for name in JOBS}
+    others = {one for one, checksum in found.items() if checksum != checksums[one[1]]}
+    assert not others, f"other programs than asked for run: {sorted(others)}"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import Team
 
+from gpu_burnin.admission.client import ApiError
 from tests.bench.admission.measure import Stopwatch, memory_mib
 from tests.bench.jobs.fleet import Fleet, fleet
 from tests.bench.jobs.load import Watched, bound_s, first_fit_s, random_gangs, run, shares
@@ -77,7 +78,7 @@ def measure_load(rng: random.Random, kills: int) -> None:
     say(
         f"{len(gangs)} jobs of 2 to {MOST_NODES} nodes on {NODES} nodes"
         + (f", {sum(seen.kills.values())} kills ({words(seen)})" if kills else "")
-        + f": {len(seen.partial)} partial gangs, {len(seen.placed)} whole; "
+        + f": {len(seen.partial)} partial gangs, {len(seen.placed)} seen whole; "
         f"the longest that one stood half placed {seen.longest_half_s:.1f} s"
     )
     say(
@@ -128,8 +129,13 @@ def measure_gang(here: Fleet, nodes: int) -> None:
 
 
 def bound_pods(here: Fleet) -> int:
-    """Pods that have a node."""
-    return sum(bool(pod["spec"].get("nodeName")) for pod in here.api.items("/api/v1/namespaces/text/pods"))
+    """Pods that have a node; -1 where the API server cannot say now, which is behind its etcd by seconds."""
+    try:
+        return sum(bool(pod["spec"].get("nodeName")) for pod in here.api.items("/api/v1/namespaces/text/pods"))
+    except ApiError as error:
+        if "Too large resource version" not in str(error):
+            raise
+        return -1
 
 
 def pid(part: Part) -> int:

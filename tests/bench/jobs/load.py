@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ SAMPLE_S = 0.5
 PARTIAL_S = 60.0
 PATIENCE_S = 3600.0
 _DOWN_S = 1.0
+_PROGRESS_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def run(fleet: Fleet, gangs: Sequence[Gang], kills: Sequence[float] = (), rng: r
         "controller manager": fleet.jobs.controller_manager,
     }
     nodes = {(gang.team, gang.name): gang.nodes for gang in gangs}
+    shown = began
     while True:
         now = time.monotonic()
         if pending_kills and now - began >= pending_kills[0]:
@@ -89,6 +92,9 @@ def run(fleet: Fleet, gangs: Sequence[Gang], kills: Sequence[float] = (), rng: r
         left = _sample(fleet, seen, nodes, now - began, services_up_since - began)
         if not left:
             break
+        if now - shown >= _PROGRESS_S:
+            shown = now
+            _show_progress(len(gangs), left, now - began)
         if now - began > PATIENCE_S:
             raise TimeoutError(f"{left} jobs did not end within {PATIENCE_S:g} s")
         time.sleep(max(0.0, SAMPLE_S - (time.monotonic() - now)))
@@ -155,6 +161,13 @@ def _sample(fleet: Fleet, seen: Watched, nodes: Mapping[tuple[str, str], int], a
     seen.given.append(fleet.usage())
     seen.waiting.append(frozenset(team for (team, _), one in left.items() if one["spec"].get("suspend")))
     return len(left)
+
+
+def _show_progress(count: int, left: int, since_s: float) -> None:
+    """Beside the result: how far it is, and the time left at the pace so far."""
+    done = count - left
+    rest = f", about {since_s / done * left:.0f} s left" if done else ""
+    print(f"{done} of {count} jobs have ended after {since_s:.0f} s{rest}", file=sys.stderr, flush=True)
 
 
 def _ended(job: Mapping[str, object]) -> bool:

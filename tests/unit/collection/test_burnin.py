@@ -168,7 +168,7 @@ class Script:
         self.params = {
             "program": str(path), "config": None, "timeout_s": 1800, "phase": "all", "level": "standard",
             "retest": False, "extended_s": 7200, "extended_for_new": "", "waves": "granted", "wave_wait_s": None,
-            "after_sequence": 0, "maintenance": "", "despite_maintenance": False, **params,
+            "after_sequence": 0, "joined": False, "maintenance": "", "despite_maintenance": False, **params,
         }  # fmt: skip
         self.commands: list[str] = []
 
@@ -189,11 +189,51 @@ IDLE, ASKS = of_host(None, running=False), of_host(None, running=True, waves="wa
 PASSED = of_host(evidence(), running=False, waves="over")
 
 
-def test_the_first_phase_comes_back_when_waves_are_asked_for(tmp_path: Path) -> None:
-    host = Script(tmp_path / "p", IDLE, ASKS, phase="run")
+RUNS = of_host(None, running=True)
+
+
+def test_a_run_is_started_and_not_waited_for(tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", IDLE, phase="start")
+    done = module.run(host)  # type: ignore[arg-type]
+    assert (done["under_way"], done["joined"], done["sequence_before"], done["ran"]) == (True, False, 0, False)
+    assert (done["changed"], host.commands) == (True, ["status", "start"])
+
+
+def test_a_run_that_is_found_is_not_started_again(tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", RUNS, phase="start", retest=True)
+    done = module.run(host)  # type: ignore[arg-type]
+    assert (done["under_way"], done["joined"], done["changed"], host.commands) == (True, True, False, ["status"])
+
+
+def test_where_nothing_is_to_be_run_the_start_gives_the_result(tmp_path: Path) -> None:
+    done = module.run(Script(tmp_path / "p", PASSED, phase="start"))  # type: ignore[arg-type]
+    assert (done["verdict"], done["changed"], done["waves"], "under_way" in done) == ("PASS", False, "none", False)
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_wait_comes_back_when_waves_are_asked_for(joined: bool, tmp_path: Path) -> None:
+    host = Script(tmp_path / "p", ASKS, phase="wait", joined=joined)
     done = module.run(host)  # type: ignore[arg-type]
     assert (done["waves"], done["sequence_before"], done["ran"]) == ("waiting", 0, False)
-    assert host.commands == ["status", "start", "status"], "a grant is for the module with the throttle"
+    assert host.commands == ["status"], "a grant is for the module with the throttle"
+
+
+def test_a_run_that_ended_before_it_was_waited_for_is_no_second_one(tmp_path: Path) -> None:
+    for joined in (True, False):
+        host = Script(tmp_path / "p", PASSED, phase="wait", joined=joined, retest=True)
+        done = module.run(host)  # type: ignore[arg-type]
+        assert (done["verdict"], done["ran"], host.commands) == ("PASS", True, ["status"])
+    with pytest.raises(FleetError, match="the burn-in ended without evidence: the last line"):
+        module.run(Script(tmp_path / "p", PASSED, phase="wait", after_sequence=1))  # type: ignore[arg-type]
+
+
+def test_a_run_of_a_lower_level_that_was_joined_is_followed_by_the_one_that_is_wanted(tmp_path: Path) -> None:
+    low = of_host(evidence(level="quick"), running=False)
+    high = of_host(evidence(sequence=2), running=False, waves="over")
+    host = Script(tmp_path / "p", low, high, phase="wait", joined=True)
+    done = module.run(host)  # type: ignore[arg-type]
+    assert (host.commands, done["verdict"]) == (["status", "start", "status"], "PASS")
+    assert done["why"].startswith("joined the run in gpu-burnin-run.service; ")
 
 
 def test_the_whole_run_in_one_task_grants_by_itself(tmp_path: Path) -> None:

@@ -78,11 +78,11 @@ def test_kubeconfig_refuses_a_server_without_tls() -> None:
     ("hosts", "forks", "wave_nodes", "extended_s", "expected_s"),
     [
         (1, 20, 1, 0, 1800),
-        (100, 20, 1, 0, 5 * 600 + 100 * 150),
-        (101, 20, 10, 0, 6 * 600 + 11 * 150),
+        (100, 20, 1, 0, 600 + 5 * 30 + 100 * 150),
+        (101, 20, 10, 0, 600 + 6 * 30 + 11 * 150),
         # As docs/operations/power-waves.md says: up to two days.
-        (1000, 20, 1, 0, 180_000),
-        (4, 20, 2, 7200, 7800 + 2 * 1950),
+        (1000, 20, 1, 0, 152_100),
+        (4, 20, 2, 7200, 7800 + 30 + 2 * 1950),
     ],
 )
 def test_a_node_waits_for_its_waves_until_all_others_had_theirs(

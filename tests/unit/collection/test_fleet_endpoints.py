@@ -199,8 +199,8 @@ def test_every_role_follows_the_fleet(tmp_path: Path, ansible_playbook: Playbook
     assert node["metrics"] == {"gpu": "127.0.0.1:9400", "node_dns": "127.0.0.1:9154"}
     assert found["system-1"]["metrics"] == {}
 
-    # One host, one turn: 600 s and the two hours of an extended run, and a quarter of both.
-    assert node["wave_wait_s"] == 9750
+    # One host, one turn: its start, 600 s and the two hours of an extended run, and a quarter of both.
+    assert node["wave_wait_s"] == 9780
 
     controller = found["localhost"]
     assert controller["identities"][0] == {"name": "system-1", "addresses": "2001:db8::51"}

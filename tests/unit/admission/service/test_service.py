@@ -201,11 +201,14 @@ def test_of_many_doubts_at_once_a_share_is_carried_out_and_it_says_so(
         until("the admissions", lambda: all(map(fleet.ready, names)))
         for name in names:
             fleet.publish(name, sequence=6, verdict=Verdict.INCONCLUSIVE)
+        # The labels of the two follow their ledgers, while the ledgers of the others are written beside them.
         until(
             "the limit",
-            lambda: [fleet.status(n).get("next", {}).get("what") for n in names].count("taken from work") == 8,
+            lambda: (
+                [fleet.status(n).get("next", {}).get("what") for n in names].count("taken from work") == 8
+                and sum(map(fleet.ready, names)) == 8
+            ),
         )
-        assert sum(map(fleet.ready, names)) == 8
         assert any("many nodes at once" in text for text in admitter.messages())
         until("the event", lambda: "MusterBrake" in str(api.objects.get("events")))
         assert admitter.service.metrics.value("brake_denials", brake="gate") >= 8
@@ -215,8 +218,14 @@ def test_what_should_wait_for_its_turn_to_join_waits(api: FakeApi, fleet: Fleet,
     names = [f"gpu-{number}" for number in range(6)]
     fleet.prove(*names)
     with working(api, tmp_path, joins_per_s=0.01):
-        until("the wait", lambda: [fleet.status(n).get("next", {}).get("what") for n in names].count("let in") == 5)
-        assert sum(map(fleet.ready, names)) == 1
+        # The label of the one follows its ledger, while the ledgers of the others are written beside it.
+        until(
+            "the one and the wait of the others",
+            lambda: (
+                [fleet.status(n).get("next", {}).get("what") for n in names].count("let in") == 5
+                and sum(map(fleet.ready, names)) == 1
+            ),
+        )
 
 
 @pytest.mark.slow

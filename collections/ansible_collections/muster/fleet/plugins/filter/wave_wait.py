@@ -12,8 +12,8 @@ name: wave_wait
 short_description: How long a node waits for its turn to make power waves
 version_added: "0.2.0"
 description:
-  - Gives the seconds until the last host of the play has had its waves, or the number given where that is more. Hosts
-    run in batches of O(forks), then O(wave_nodes) at a time make waves.
+  - Gives the seconds until the last host of the play has had its waves, or the number given where that is more. Runs
+    are started in batches of O(forks), and go on beside each other; then O(wave_nodes) at a time make waves.
 options:
   _input:
     description: The shortest wait, in seconds.

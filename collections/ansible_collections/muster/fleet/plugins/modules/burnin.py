@@ -32,10 +32,11 @@ description:
     end of the run. A run found in progress (started by an earlier play, at boot or by a person) is joined.
   - FAIL and INCONCLUSIVE are results, not failures of the task. It fails when the run cannot start, leaves no
     evidence, or is still going on after O(timeout_s).
+  - A play starts the runs of all its hosts with O(phase=start), and only then waits for them with O(phase=wait), so
+    that they run beside each other however few hosts Ansible works on at a time.
   - With O(waves=granted) the run stops before the load of all GPUs swings together, and asks for a grant. So that few
-    nodes swing at once, a play has three tasks, this module with O(phase) run, M(muster.fleet.power_grant) with
-    C(throttle), and this module with O(phase) end. A run that is granted nothing goes on without waves after
-    O(wave_wait_s).
+    nodes swing at once, two more tasks follow, M(muster.fleet.power_grant) with C(throttle), and this module with
+    O(phase=end). A run that is granted nothing goes on without waves after O(wave_wait_s).
   - No run is started while a maintenance window of the host is near or open, by O(maintenance) or by what the host
     knows of its cloud's notices, but with O(despite_maintenance). Where nobody knows whether a window is near, the run
     starts.
@@ -44,11 +45,11 @@ options:
   phase:
     description:
       - C(all) is the whole run; it grants power waves as soon as they are asked for, without regard to other hosts.
-      - C(run) ends with a result or when the run asks for power waves. C(end) waits for the end of the run and
-        returns its result.
+      - C(start) ends with a result where no run is needed, else as soon as one is under way. C(wait) ends with its
+        result or when it asks for power waves. C(end) waits for its end and returns its result.
     type: str
     version_added: "0.2.0"
-    choices: [all, run, end]
+    choices: [all, start, wait, end]
     default: all
   level:
     description: The level to run, and the lowest level of a pass that stands.
@@ -85,10 +86,17 @@ options:
     type: int
     version_added: "0.2.0"
   after_sequence:
-    description: With O(phase=end), the number of the newest result before the run; a result that is not newer is none.
+    description: >-
+      With O(phase=wait) and O(phase=end), the number of the newest result before the run; a result that is not newer
+      is none.
     type: int
     version_added: "0.2.0"
     default: 0
+  joined:
+    description: With O(phase=wait), whether the run was found under way. Then another one may be needed after it.
+    type: bool
+    version_added: "0.2.0"
+    default: false
   maintenance:
     description: Which maintenance window of the host is near or open, as one sentence; empty for none.
     type: str
@@ -118,9 +126,17 @@ waves:
   description: What became of the power waves, one of none (nothing was asked), waiting, running, over and given_up.
   returned: success, but for check mode
   type: str
+under_way:
+  description: True when a run is under way, whose result is still to come.
+  returned: with O(phase=start), when that is so
+  type: bool
+joined:
+  description: Whether that run was found under way, for O(joined).
+  returned: with O(phase=start), when a run is under way
+  type: bool
 sequence_before:
   description: Number of the newest result before this run, for O(after_sequence).
-  returned: when the run asks for power waves
+  returned: when a run is under way, or asks for power waves
   type: int
 burnin_warnings:
   description: What the report warns of (code, check, gpu, message, evidence), such as C(EXTENDED_WANTED).
@@ -239,40 +255,81 @@ def waiting_for_waves(why: str, before: int) -> dict[str, Any]:
     return {"changed": True, "ran": False, "why": why, "waves": "waiting", "sequence_before": before}
 
 
+def under_way(why: str, before: int, *, joined: bool) -> dict[str, Any]:
+    """The result of the phase start where a run goes on."""
+    return {
+        "changed": not joined,
+        "ran": False,
+        "why": why,
+        "under_way": True,
+        "joined": joined,
+        "sequence_before": before,
+    }
+
+
 def bring_to_result(host: Host) -> dict[str, Any]:
     """Join or start what is needed, and give the task's result; in check mode only say what would be done.
 
-    In the phase run it comes back early when the run asks for power waves.
+    In the phase start it comes back as soon as a run is under way.
     """
-    status, retest = host.program.status(), host.params["retest"]
+    status = host.program.status()
     busy, unit = status["unit"]["running"], status["unit"]["name"]
     if busy and host.check_mode:
         return {"changed": False, "ran": False, "why": f"a burn-in is going on in {unit}"} | believed(status)
+    if busy and host.params["phase"] == "start":
+        return under_way(f"joined the run in {unit}", sequence_of(status), joined=True)
     if busy:
-        before = sequence_of(status)
-        status = host.wait("power-request")
-        if status["unit"]["running"]:
-            return waiting_for_waves(f"joined the run in {unit}", before)
-        # What just ended is as fresh as any retest.
-        retest = False
+        return result_of_joined(host, sequence_of(status))
+    return run_where_needed(host, status, retest=host.params["retest"], joined="")
+
+
+def result_of_joined(host: Host, before: int) -> dict[str, Any]:
+    """Wait for a run that somebody else has started, and run another one where that is not enough."""
+    status = host.wait("power-request")
+    joined = f"joined the run in {status['unit']['name']}"
+    if status["unit"]["running"]:
+        return waiting_for_waves(joined, before)
+    # What just ended is as fresh as any retest.
+    return run_where_needed(host, status, retest=False, joined=f"{joined}; ")
+
+
+def run_where_needed(host: Host, status: dict[str, Any], *, retest: bool, joined: str) -> dict[str, Any]:
+    """Start a run where one is needed, and give the task's result. `joined`: which one has just ended, "" for none."""
     decision = decide(status, level=host.params["level"], retest=retest, maintenance=host.maintenance(status))
-    why = f"joined the run in {unit}; {decision.why}" if busy else decision.why
+    why, ended = f"{joined}{decision.why}", bool(joined)
     if decision.postponed:
         # What another boot has left is no result of this one.
         found = believed(status) if status["evidence"] and status["evidence"]["this_boot"] else {}
-        return {"changed": busy, "ran": busy, "why": why, "postponed": True, "waves": "none"} | found
+        return {"changed": ended, "ran": ended, "why": why, "postponed": True, "waves": "none"} | found
     if host.check_mode:
         return {"changed": decision.run, "ran": False, "why": why} | believed(status)
     if not decision.run:
-        waves = status["power_grant"]["state"] if busy else "none"
-        return {"changed": busy, "ran": busy, "why": why, "waves": waves} | believed(status)
+        waves = status["power_grant"]["state"] if ended else "none"
+        return {"changed": ended, "ran": ended, "why": why, "waves": waves} | believed(status)
     before = sequence_of(status)
     host.start()
+    if host.params["phase"] == "start":
+        return under_way(why, before, joined=False)
+    return result_of_started(host, before, why)
+
+
+def result_of_started(host: Host, before: int, why: str) -> dict[str, Any]:
+    """Wait for the run that was started, until it has ended or asks for power waves."""
     status = host.wait("power-request")
     if status["unit"]["running"]:
-        return waiting_for_waves(decision.why, before)
+        return waiting_for_waves(why, before)
     result = left_by_run(status, before)
     return {"changed": True, "ran": True, "why": why, "waves": status["power_grant"]["state"]} | result
+
+
+def result_of_start(host: Host) -> dict[str, Any]:
+    """Wait for what the phase start has left under way, as above."""
+    before = host.params["after_sequence"]
+    if host.check_mode:
+        return {"changed": False, "ran": False, "why": "a run is waited for"}
+    return (
+        result_of_joined(host, before) if host.params["joined"] else result_of_started(host, before, "a run has ended")
+    )
 
 
 def believed(status: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +348,7 @@ def result_of_run(host: Host) -> dict[str, Any]:
 
 ARGUMENT_SPEC: dict[str, Any] = {
     **PROGRAM_SPEC,
-    "phase": {"type": "str", "choices": ["all", "run", "end"], "default": "all"},
+    "phase": {"type": "str", "choices": ["all", "start", "wait", "end"], "default": "all"},
     "level": {"type": "str", "choices": list(LEVELS), "default": "standard"},
     "retest": {"type": "bool", "default": False},
     "extended_s": {"type": "int", "default": 7200},
@@ -299,6 +356,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "waves": {"type": "str", "choices": ["", *WAVES], "default": ""},
     "wave_wait_s": {"type": "int"},
     "after_sequence": {"type": "int", "default": 0},
+    "joined": {"type": "bool", "default": False},
     "maintenance": {"type": "str", "default": ""},
     "despite_maintenance": {"type": "bool", "default": False},
 }
@@ -309,7 +367,9 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     host = Host(module)
     if module.check_mode and not host.program.installed:
         return {"changed": True, "ran": False, "why": "gpu-burnin is not installed on this host yet"}
-    return result_of_run(host) if module.params["phase"] == "end" else bring_to_result(host)
+    if module.params["phase"] == "end":
+        return result_of_run(host)
+    return result_of_start(host) if module.params["phase"] == "wait" else bring_to_result(host)
 
 
 def main() -> None:

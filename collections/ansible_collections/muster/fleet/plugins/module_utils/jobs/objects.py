@@ -101,9 +101,11 @@ def _shared(teams: Sequence[Team], fleet: Fleet, names: Names) -> list[Object]:
 def _powered(names: Names) -> list[Object]:
     """The check that Kueue itself judges, by the ProvisioningRequests that it makes and the scaler answers.
 
-    A job without GPUs needs no machine.
+    A job without GPUs needs no machine. One for which there is none waits on: Kueue by itself would deactivate it for
+    good after three times, some minutes later.
     """
-    config = {"provisioningClassName": names.domain, "managedResources": [GPUS]}
+    retries = {"backoffLimitCount": 1_000_000, "backoffBaseSeconds": 60, "backoffMaxSeconds": 600}
+    config = {"provisioningClassName": names.domain, "managedResources": [GPUS], "retryStrategy": retries}
     parameters = {"apiGroup": KUEUE_GROUP, "kind": "ProvisioningRequestConfig", "name": POWER_CHECK}
     check = {"controllerName": KUEUE_PROVISIONING, "parameters": parameters}
     return [
