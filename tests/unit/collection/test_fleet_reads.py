@@ -6,6 +6,7 @@ at the end: test_large_fleet_summary.py. That no host does such a thing for itse
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -22,6 +23,7 @@ from ansible.vars.manager import VariableManager
 from tests.lab.paths import REPOSITORY
 
 NODES = 60
+FILTERS = "ansible_collections.muster.fleet.plugins.filter"
 # Expressions that one host evaluates for all: where they stand, and how often each host may be looked at.
 LOOKS = {
     ("node_admission", "__node_admission_nodes"): 2,
@@ -87,7 +89,12 @@ def test_each_host_is_looked_at_a_few_times(hostvars: Looked, role: str, name: s
             if one and file.is_file():
                 variables |= loader.load_from_file(str(file), trusted_as_template=True)
     variables |= {"hostvars": hostvars, "inventory_hostname": "localhost", "fleet_state_dir": "/state"}
-    Templar(loader=loader, variables=variables).template(trust_as_template(expression(role, name)))
+    templar = Templar(loader=loader, variables=variables)
+    # Other tests have imported them as plain modules, and Ansible's loader does not find them then.
+    for file in (REPOSITORY / "collections" / Path(*FILTERS.split("."))).glob("[a-z]*.py"):
+        for short, function in importlib.import_module(f"{FILTERS}.{file.stem}").FilterModule().filters().items():
+            templar._engine.environment.filters[f"muster.fleet.{short}"] = function
+    templar.template(trust_as_template(expression(role, name)))
     nodes = {host: looks for host, looks in hostvars.looks.items() if host.startswith("gpu-")}
     assert len(nodes) == (NODES if LOOKS[role, name] else 0)
     assert max(nodes.values(), default=0) <= LOOKS[role, name], hostvars.looks.most_common(3)

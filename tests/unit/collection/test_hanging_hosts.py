@@ -97,7 +97,7 @@ def test_the_collections_page_has_the_same_settings() -> None:
 
 def test_silence_is_bounded_and_connections_outlast_a_sweep() -> None:
     assert 0 < option("ServerAliveInterval") * option("ServerAliveCountMax") <= MOST_SILENT_S
-    # A sweep of one task over 7,500 hosts that are as asked: 0.12 CPU s each on two cores (tests/bench/ansible_cost.py).
+    # A sweep of one task over 7,500 hosts as asked: 0.12 CPU s each on two cores (tests/bench/ansible_cost.py).
     assert option("ControlPersist") >= 2 * 7500 * 0.12 / 2
 
 
