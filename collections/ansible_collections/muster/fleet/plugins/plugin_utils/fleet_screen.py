@@ -19,6 +19,8 @@ from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, wrap
 HOSTS_SHOWN = 40
 # Of such a fleet: lines of the table, of what is held, of notes, of one row, and reasons of one kind.
 _TABLE, _HELD, _NOTES, _ROW, _REASONS = 16, 14, 6, 3, 3
+# Words of host_states for a host that the run has lost.
+_LOST = ("FAILED", "LEFT OUT")
 # So many hosts, or notes, are named where there may be hundreds.
 _NAMED = 5
 
@@ -76,7 +78,10 @@ def _each(states: Sequence[HostState]) -> list[str]:
 
 
 def _counted(states: Sequence[HostState], list_file: str) -> list[str]:
-    """Hosts of one role and one state in a row, in the order of the house; of a role the many first."""
+    """Hosts of one role and one state in a row: what has failed, then the order of the house; of a role the many first.
+
+    All that failed have the same words, so their rows are few, and never those that do not fit.
+    """
     alike: dict[tuple[int, str, str], list[str]] = defaultdict(list)
     for host in states:
         alike[host.rank, host.role, host.state].append(host.name)
@@ -84,7 +89,7 @@ def _counted(states: Sequence[HostState], list_file: str) -> list[str]:
     first, second = max(map(len, counts.values())), _widths(states)[1]
     rest = " " * (first + second + 4)
     rows = []
-    for key in sorted(alike, key=lambda key: (key[0], -len(alike[key]), key)):
+    for key in sorted(alike, key=lambda key: (not key[2].startswith(_LOST), key[0], -len(alike[key]), key)):
         _, role, state = key
         fine = state == "up" or state.startswith("ready")
         text = state if fine else f"{state}  ({_some(alike[key])})"
