@@ -27,7 +27,7 @@ _MOST_TRIES = 10
 
 @dataclass(frozen=True)
 class Machines:
-    """What differs, before and after, by name; and sentences on machines that stay though they left the inventory."""
+    """What differs, before and after, by name; and sentences on machines that nobody would put on again."""
 
     before: Mapping[str, Any]
     after: Mapping[str, Any]
@@ -45,7 +45,7 @@ def have_machines(api: KubeApi, names: Names, wanted: Mapping[str, MachineSpec],
     One that has left goes, unless it is off: nobody would put it on again, so a person does that first.
     """
     try:
-        known = {one.name: one for one in map(parse_machine, api.items(machines_path(names), f"list {MACHINE_KIND}s"))}
+        known = _known(api, names)
     except NotFound:
         if apply:
             raise
@@ -72,6 +72,29 @@ def have_machines(api: KubeApi, names: Names, wanted: Mapping[str, MachineSpec],
         for name in {**before, **after}:
             _write(api, names, name, wanted.get(name), known.get(name))
     return Machines(before, after, tuple(notes))
+
+
+def forget_machines(api: KubeApi, names: Names, *, apply: bool) -> Machines:
+    """Without the scaler there are no MachinePowers: one that is off is missed like any other. Raises ApiError."""
+    try:
+        known = _known(api, names)
+    except NotFound:
+        return Machines({}, {})
+    if apply:
+        for name in known:
+            api.delete(machines_path(names, name), f"delete {MACHINE_KIND} {name}")
+    notes = (
+        f"{name}: its machine is off, and without fleet_scale nobody puts it on; put it on, then take back the hold of "
+        f'the scaler: muster node release {name} --reason "no scaler"'
+        for name, one in sorted(known.items())
+        if one.status.power is Power.OFF
+    )
+    return Machines({name: _parts(one.spec) for name, one in known.items()}, {}, tuple(notes))
+
+
+def _known(api: KubeApi, names: Names) -> dict[str, MachinePower]:
+    """All of the cluster by name. Raises NotFound where it does not know the kind, ApiError, MachineError."""
+    return {one.name: one for one in map(parse_machine, api.items(machines_path(names), f"list {MACHINE_KIND}s"))}
 
 
 def _write(api: KubeApi, names: Names, name: str, spec: MachineSpec | None, old: MachinePower | None) -> None:

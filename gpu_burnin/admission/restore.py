@@ -152,7 +152,7 @@ def _known(record: NodeAdmission) -> object:
     one: Status = record.status
     seen = one.state, one.code, one.host_key, one.highest_sequence, one.highest_report_sha256
     return (
-        replace(record.spec, restored=None),
+        replace(record.spec, restored=None, swing=None),
         seen,
         one.accepted,
         one.last_test,

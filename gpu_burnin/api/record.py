@@ -116,6 +116,7 @@ class Spec:
     """What is asked of the node. `repair` is the repair ladder's: the node is in its hands.
 
     `restored` is the provisioner's: etcd was put back to a snapshot, and the record of before said more of the node.
+    `swing` is the provisioner's too: a play lets the node swing its power, `until` then at the latest.
     """
 
     identity: Identity = field(default_factory=Identity)
@@ -126,6 +127,7 @@ class Spec:
     retest: Ask | None = field(default=None, metadata=_ABSENT)
     repair: Ask | None = field(default=None, metadata=_ABSENT)
     restored: Ask | None = field(default=None, metadata=_ABSENT)
+    swing: Ask | None = field(default=None, metadata=_ABSENT)
     place: Place = field(default_factory=Place, metadata=_ABSENT)
 
 

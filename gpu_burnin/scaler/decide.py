@@ -17,6 +17,7 @@ from gpu_burnin.api.record import State
 from gpu_burnin.scaler.course import Stage, missed, ready_to_switch_off, stage, steps
 from gpu_burnin.scaler.model import Act, Machine, Observe, Plan, Reached, Rules, SetWish, World
 from gpu_burnin.scaler.need import Room, for_spare, needs, room
+from gpu_burnin.system.host_names import name_hosts
 
 PAUSED, UNREADABLE, IN_DOUBT = "paused", "unreadable", "in_doubt"
 # What was done already is recorded, and what is not known is looked up, whatever brakes.
@@ -63,10 +64,10 @@ def _brake(world: World, rules: Rules) -> tuple[str, str]:
 def _by_feeds(
     wishes: Sequence[SetWish], machines: Sequence[Machine], rules: Rules, now: datetime
 ) -> tuple[list[SetWish], list[str]]:
-    """So many at one feed at a time; the records in the cluster are the lease, whoever leads."""
+    """So many at one feed at a time, with nodes that plays let swing; what the cluster has of both is the lease."""
     known = {one.name: one for one in machines}
     young = [one for one in machines if stage(one) is Stage.STARTING and _wished(one) > later(now, -rules.feed_s)]
-    busy = Counter(one.place.feed for one in young)
+    busy = Counter(one.place.feed for one in (*young, *(one for one in machines if one.swings)))
     on: list[SetWish] = []
     late: Counter[str] = Counter()
     for act in wishes:
@@ -77,8 +78,16 @@ def _by_feeds(
                 continue
             busy[one.place.feed] += 1
         on.append(act)
-    words = (f"feed {feed or '(not named)'}: {n} machines wait until others have come on" for feed, n in late.items())
-    return on, list(words)
+    return on, [f"{_at(feed)}: {n} machines wait until {_until(machines, feed)}" for feed, n in late.items()]
+
+
+def _at(feed: str) -> str:
+    return f"feed {feed or '(not named)'}"
+
+
+def _until(machines: Sequence[Machine], feed: str) -> str:
+    swing = sorted(one.name for one in machines if one.swings and one.place.feed == feed)
+    return "others have come on" + (f", and the power waves of {name_hosts(swing)} are over" if swing else "")
 
 
 def _idle(

@@ -20,9 +20,9 @@ class Rules:
     """The settings that decisions depend on. `spare`: verified idle nodes that are kept, by model.
 
     A machine has `ready_within_s` from the wish to the label. `on_per_feed` machines are put on in any `feed_s` at one
-    feed. At most `in_share` of the powered-on nodes are on their way off, and nothing is done while more than
-    `doubt_share` of them are in doubt. What failed `most_failures` times in a row is a person's, and what failed once
-    waits `retry_s`. Nodes that were provided for a request are kept for it for `booking_s`.
+    feed; nodes that swing there count. At most `in_share` of the powered-on nodes are on their way off, and nothing is
+    done while more than `doubt_share` of them are in doubt. What failed `most_failures` times in a row is a person's,
+    and what failed once waits `retry_s`. Nodes that were provided for a request are kept for it for `booking_s`.
     """
 
     idle_s: float = 1800.0
@@ -51,8 +51,9 @@ class Machine:
     window may keep work away. `doubt`: it is on and takes none, and neither a person nor a test or window is the
     reason. `asked` is who else asks what of the node, or what is under way there;
     `hold` and `leave` are the scaler's own asks in the ledger: no new work, and what is there leaves.
-    `failed` is the newest run that found something: when it ended, and its code. `others` are pods without GPUs that a
-    shutdown would end. `restored_at` is when etcd was put back, `unheard`: nobody has spoken for the node since.
+    `swings`: a play lets it swing its power now. `failed` is the newest run that found something: when it ended, and
+    its code. `others` are pods without GPUs that a shutdown would end. `restored_at` is when etcd was put back,
+    `unheard`: nobody has spoken for the node since.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Machine:
     asked: str = ""
     hold: str = ""
     leave: bool = False
+    swings: bool = False
     failed: tuple[datetime, str] | None = None
     used_gpus: int = 0
     others: int = 0

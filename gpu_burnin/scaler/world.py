@@ -69,6 +69,7 @@ def machine_of(
         asked=_asked(record, node, names, now, window),
         hold=hold.since if hold is not None else "",
         leave=own_ask("quarantine", spec, now) is not None,
+        swings=active(spec.swing, now) is not None,
         failed=_failed(record),
         used_gpus=sum(pod.gpus for pod in work),
         others=sum(not (pod.gpus or pod.daemon) for pod in work),
@@ -131,6 +132,8 @@ def _asked(record: NodeAdmission, node: Node | None, names: Names, now: datetime
         return f"a test was asked for by {spec.retest.who}"
     if status.request is not None:
         return f"its test ({status.request.level}) is under way"
+    if (swing := active(spec.swing, now)) is not None:
+        return swing.why
     if status.power_cycle is not None:
         return f"it owes {status.power_cycle.what} for {status.power_cycle.code}"
     if window:

@@ -121,8 +121,8 @@ class Config:
     )
     power_waves: str | None = option(
         choice(POWER_WAVES),
-        "When the load of all GPUs of a host may swing between nothing and full together. C(granted): in turn; a play "
-        "lets O(gpu_burnin_wave_max_nodes) hosts swing at a time, and at boot none. C(always): at any time, at boot "
+        "When the load of all GPUs of a host may swing between nothing and full together. C(granted): in turn; plays "
+        "let O(gpu_burnin_wave_max_nodes) hosts swing at a time, and at boot none. C(always): at any time, at boot "
         "too, when a whole row of machines may swing at once after a power cut. C(never): not at all.",
         # A run by hand is one node and needs no turn.
         role=Role(GRANTED, value="{{ None if gpu_burnin_power_waves == 'granted' else gpu_burnin_power_waves }}"),

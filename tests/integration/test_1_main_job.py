@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -86,6 +87,17 @@ def test_admitted_nodes_carry_label_condition_and_no_taint(fleet: Fleet) -> None
         assert fleet.condition(name, "GPUVerified") == "True"
         # Admission looks at evidence; that its network and runtime are up is kubelet's to say, when they are.
         wait_until(f"{name} to be Ready", partial(_is_ready, fleet, name), timeout_s=60)
+
+
+def test_hosts_fetched_what_is_installed_on_them_from_the_mirror(fleet: Fleet) -> None:
+    """One archive for the GPU nodes, another for the hosts of the admitter, each whole."""
+    places = {"gpu_nodes": "/opt/gpu-burnin/current", "kube_apiserver": "/opt/muster/current"}
+    hosts = [(host, place) for group, place in places.items() for host in fleet.lab.groups[group]]
+    builds = [fleet.must(host, f"ls /opt/*.tar >&2 || readlink {place}").strip() for host, place in hosts]
+    assert len(builds) == 5 and len(set(builds)) == 2
+    log = run(["podman", "logs", f"muster-{fleet.lab.name}-mirror"])
+    fetched = re.findall(r'"GET /wheelhouse/gpu-burnin-(\w+)\.tar HTTP/1\.\d" 200', log.out + log.err)
+    assert Counter(builds) <= Counter(fetched)
 
 
 @pytest.mark.parametrize("arguments", [("site.yml", "--tags", "preflight"), ("playbooks/admit.yml",)])

@@ -193,6 +193,7 @@ def test_after_the_job_they_go_again_and_without_it_all_is_as_it_was(scaled: Sca
     gone = fleet.playbook("site.yml", *LIMIT, log="scaler-off")
     assert gone.rc == 0, gone.failures
     assert POWER_CHECK not in checks(fleet)
+    assert fleet.get("machinepowers")["items"] == []
     for host in ("api-1", "api-2"):
         left = "ls -d /etc/muster-scaler /etc/systemd/system/muster-scaler.service; systemctl is-active muster-scaler"
         assert fleet.ssh(host, left).out.split() == ["inactive"], host

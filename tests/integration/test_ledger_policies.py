@@ -113,6 +113,7 @@ class TestIdentity:
             {"evidence": {"level": "quick"}},
             {"evidence": {"maxAgeSeconds": 10**9}},
             {"restored": {"who": "admin", "why": "snapshot", "since": TIME}},
+            {"swing": {"who": "admin", "why": "waves", "since": TIME, "until": TIME}},
         ],
     )
     def test_is_the_provisioners(

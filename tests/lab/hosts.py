@@ -233,23 +233,26 @@ def _prepare_files(lab: Lab, host: Host, merged: Path, directory: Path) -> None:
 def _start_mirror(lab: Lab, rootfs: Path) -> None:
     """The lab's mirror: what the cache has, over HTTP, as a fleet would have it on a server of its own.
 
-    /current has the binaries of Kubernetes, /nvidia the stand-in of NVIDIA's repository in a lab that has use for it.
+    /current has the binaries of Kubernetes, /wheelhouse what hosts install gpu-burnin from, /nvidia the stand-in of
+    NVIDIA's repository in a lab that has use for it.
     """
     container = _container(lab, "mirror")
-    binaries = cache_dir() / "bin"
-    binaries.mkdir(parents=True, exist_ok=True)
+    binaries, wheelhouse = cache_dir() / "bin", cache_dir() / "wheelhouse"
+    for folder in (binaries, wheelhouse):
+        folder.mkdir(parents=True, exist_ok=True)
     if _running(container):
         return
     if succeeds(["podman", "container", "exists", container]):
         run(["podman", "start", container])
         return
     merged = _mount_overlay(lab.state / "hosts" / "mirror", rootfs)
-    volumes = [f"--volume={binaries}:/srv/bin:ro"]
+    volumes = [f"--volume={binaries}:/srv/bin:ro", f"--volume={wheelhouse}:/srv/wheelhouse:ro"]
     if _repository(lab).exists():
         volumes.append(f"--volume={_repository(lab).resolve()}:/srv/nvidia:ro")
     site = merged / "srv/mirror"
     site.mkdir(parents=True)
     (site / "current").symlink_to("../bin/current")
+    (site / "wheelhouse").symlink_to("../wheelhouse")
     (site / "nvidia").symlink_to("../nvidia")
     run([*_podman_run(lab, container, lab.mirror_address), *volumes, "--rootfs", merged,
          "python3", "-m", "http.server", "--directory", "/srv/mirror", "80"])  # fmt: skip

@@ -31,15 +31,19 @@ def template(role: str, name: str) -> str:
 
 
 def role_values(
-    folder: Path, roles: Sequence[str], shown: Mapping[str, str], variables: Mapping[str, Any]
+    folder: Path,
+    roles: Sequence[str],
+    shown: Mapping[str, str],
+    variables: Mapping[str, Any],
+    groups: Sequence[str] = ("kube_apiserver",),
 ) -> dict[str, Any]:
-    """Each expression of `shown` for a host of kube_apiserver, by the variables of these roles. Raises RuntimeError."""
+    """Each expression of `shown` for a host of these groups, by the variables of these roles. Raises RuntimeError."""
     expressions = {name: f"{{{{ {expression} }}}}" for name, expression in shown.items()}
     show = {"ansible.builtin.debug": {"msg": "{{ shown | to_json | b64encode }}"}, "vars": {"shown": expressions}}
     play = {"hosts": "api-1", "gather_facts": False, "tasks": [{**show, "tags": ["show"]}]}
     used = [f"muster.fleet.{role}" for role in ("fleet", *roles)]
     (folder / "values.yml").write_text(yaml.safe_dump([{**play, "roles": used}]))
-    hosts: dict[str, dict[str, dict[str, Any]]] = {"kube_apiserver": {"hosts": {"api-1": {}}}}
+    hosts: dict[str, dict[str, dict[str, Any]]] = {group: {"hosts": {"api-1": {}}} for group in groups}
     (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"children": hosts, "vars": {**_PLAIN, **variables}}}))
     # Neither the roles' tasks nor the check of their arguments, which is tagged always.
     words = ["-i", str(folder / "hosts.yml"), str(folder / "values.yml"), "--tags=show", "--skip-tags=always"]

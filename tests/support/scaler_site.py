@@ -62,6 +62,7 @@ class Unit:
     failed: tuple[datetime, str] | None = None
     used: int = 0
     others: int = 0
+    swings: bool = False
     idle_since: datetime | None = None
     restored_at: datetime | None = None
     unheard: bool = False
@@ -323,6 +324,7 @@ class Site:
             asked=unit.asked,
             hold=unit.hold,
             leave=unit.leave,
+            swings=unit.swings,
             failed=unit.failed,
             used_gpus=unit.used,
             others=unit.others,

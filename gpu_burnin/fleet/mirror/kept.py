@@ -42,13 +42,14 @@ def take_over(filling: Path, part: Path, keys: Mapping[str, str]) -> int:
                 continue
             if not (older / name).exists() or sha256(older / name) != sums[name]:
                 continue
-            _link(older / name, part / name)
+            link_or_copy(older / name, part / name)
             keep(part / name, filling / name)
             taken += 1
     return taken
 
 
-def _link(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, or have it twice. Raises OSError."""
     try:
         target.hardlink_to(source)
     except OSError:  # not every file system has hard links

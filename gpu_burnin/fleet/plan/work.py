@@ -10,7 +10,9 @@ from gpu_burnin.admission.schedule.rules import TestRules, TestRulesError, parse
 from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.checks.power.wave import WAVE_SHARE, may_wave, total_s, waves_for
 from gpu_burnin.engine.plan import make_plan, schedule
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.coverage.simulate import TEST_S
+from gpu_burnin.fleet.feeds.limits import LIMITS, OTHERS, read_limits
 from gpu_burnin.fleet.plan.given import Fault, Given
 from gpu_burnin.fleet.plan.model import Figure, Section
 from gpu_burnin.system.quantities import count, duration, number
@@ -67,9 +69,8 @@ def gpu_nodes(given: Given) -> int:
 def burn_in(given: Given) -> BurnIn | None:
     """The first burn-in of the whole fleet; None where the inventory does not say how."""
     level = str(given.usual("gpu_burnin_level"))
-    at_once = given.number("gpu_burnin_wave_max_nodes")
-    extended_s = given.number("gpu_burnin_extended_s")
-    if level not in LEVEL_NAMES or not at_once or at_once < 1 or not extended_s:
+    at_once, extended_s = _at_once(given), given.number("gpu_burnin_extended_s")
+    if level not in LEVEL_NAMES or not at_once or not extended_s:
         return None
     gpus = _gpus(given)
     blank = [Gpu(n, uuid="", serial="", pci_bus_id="", name="", sku="", memory_bytes=0, vbios="") for n in range(gpus)]
@@ -78,7 +79,15 @@ def burn_in(given: Given) -> BurnIn | None:
     swings = may_wave(str(given.usual("gpu_burnin_power_waves")))
     waves_s = total_s(waves_for(level, WAVE_SHARE * power_s)) if swings else 0.0
     # The waves are part of the level's time; in a play they come in turns, so all but the last wait for theirs.
-    return BurnIn(gpu_nodes(given), gpus, level, plan.total_s - waves_s, waves_s, int(at_once), max(1, given.forks))
+    return BurnIn(gpu_nodes(given), gpus, level, plan.total_s - waves_s, waves_s, at_once, max(1, given.forks))
+
+
+def _at_once(given: Given) -> int:
+    """How many nodes may swing at all feeds together; 0 where the inventory does not say."""
+    try:
+        return read_limits(given.usual(LIMITS) or {}, given.usual(OTHERS)).together
+    except GpuBurninError:
+        return 0
 
 
 def _gpus(given: Given) -> int:
@@ -143,12 +152,14 @@ def burning(given: Given, watts: float | None) -> Section:
     """The first burn-in of all GPU nodes, and how much power swings at once. `watts`: of a GPU at full load."""
     made = burn_in(given)
     if made is None:
-        why = "gpu_burnin_level, gpu_burnin_extended_s or gpu_burnin_wave_max_nodes is not known"
+        why = f"gpu_burnin_level, gpu_burnin_extended_s, {LIMITS} or {OTHERS} is not known"
         return Section("burnin", "First burn-in", (Figure("play_s", "whole play", None, "s", "not known", why),))
     swinging = min(made.at_once, made.nodes) if made.waves_s else 0
     run_s = made.level_s + made.waves_s
     batches, turns = count(made.batches, "batch", "batches"), count(made.turns, "turn")
-    how = f"{batches} of {made.forks:,} (forks) to start, {turns} of {made.at_once:,} (gpu_burnin_wave_max_nodes)"
+    # Nodes at the feeds as the feeds bear them: where many stand at one, its turns take longer.
+    limits = f"{LIMITS} and {OTHERS}" if given.usual(LIMITS) else OTHERS
+    how = f"{batches} of {made.forks:,} (forks) to start, {turns} of {made.at_once:,} ({limits})"
     waves, at_once = duration(made.waves_s) if made.waves_s else "none", f"{swinging:,}"
     of_all = f"{count(made.nodes, 'GPU node')} of {made.gpus} GPUs"
     figures = (
@@ -156,7 +167,7 @@ def burning(given: Given, watts: float | None) -> Section:
         Figure("waves_s", "of it power waves", made.waves_s, "s", waves, "the check power's share of the level"),
         Figure("play_s", "whole play", made.play_s, "s", duration(made.play_s), f"{how}; by the plan, not measured"),
         Figure("gpu_hours", "GPU hours", made.gpu_hours, "h", number(round(made.gpu_hours, 1)), of_all),
-        Figure("swinging_nodes", "nodes that swing", swinging, "1", at_once, "gpu_burnin_wave_max_nodes, at once"),
+        Figure("swinging_nodes", "nodes that swing", swinging, "1", at_once, f"{limits}, at once"),
         _swing(given, made, swinging, watts),
     )
     return Section("burnin", "First burn-in of all GPU nodes", figures)

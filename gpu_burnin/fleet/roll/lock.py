@@ -54,9 +54,9 @@ def take(directory: Path, mine: Lock, proc: Path = Path("/proc")) -> str:
 
     Raises LockHeld where another run has it.
     """
-    with _alone(directory):
+    with alone(directory):
         old = read(directory)
-        if old is not None and old.owner != mine.owner and _may_run(old.owner, proc):
+        if old is not None and old.owner != mine.owner and may_run(old.owner, proc):
             raise LockHeld(_describe(old, directory, mine.owner))
         write(directory, mine)
     return _ended(old) if old is not None and old.owner != mine.owner else ""
@@ -64,7 +64,7 @@ def take(directory: Path, mine: Lock, proc: Path = Path("/proc")) -> str:
 
 def release(directory: Path, mine: Owner) -> None:
     """Give the lock back, where it is this run's."""
-    with _alone(directory):
+    with alone(directory):
         found = read(directory)
         if found is not None and found.owner == mine:
             path_of(directory).unlink(missing_ok=True)
@@ -81,7 +81,7 @@ def other_holder(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> st
 def running(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
     """Which other run has the lock and may still run; "" for none. Changes nothing."""
     found = read(directory)
-    if found is None or found.owner == mine or not _may_run(found.owner, proc):
+    if found is None or found.owner == mine or not may_run(found.owner, proc):
         return ""
     return _describe(found, directory, mine)
 
@@ -119,15 +119,34 @@ def owner(proc: Path = Path("/proc"), pid: int | None = None) -> Owner:
     plays = itertools.takewhile(
         lambda one: _plays(proc, one), itertools.dropwhile(lambda one: not _plays(proc, one), chain)
     )
-    chosen = (list(plays) or [pid])[-1]
-    return Owner(socket.gethostname(), _boot_id(proc), chosen, _stat(proc, chosen)[1])
+    return process((list(plays) or [pid])[-1], proc)
 
 
-def _may_run(old: Owner, proc: Path) -> bool:
+def process(pid: int, proc: Path = Path("/proc")) -> Owner:
+    """A process of this machine."""
+    return Owner(socket.gethostname(), _boot_id(proc), pid, _stat(proc, pid)[1])
+
+
+def may_run(old: Owner, proc: Path = Path("/proc")) -> bool:
     """Whether the process may still be there; False where it certainly has ended."""
     if old.machine != socket.gethostname():
         return True
     return old.boot_id == _boot_id(proc) and _stat(proc, old.pid)[1] == old.began_ticks
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Only one process at a time looks at what is in the folder and changes it. Raises GpuBurninError."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise GpuBurninError(f"{directory} cannot be used ({error.strerror}); nothing is done without it") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def _describe(old: Lock, directory: Path, mine: Owner) -> str:
@@ -171,18 +190,3 @@ def _boot_id(proc: Path) -> str:
     with contextlib.suppress(OSError):
         return (proc / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     return ""
-
-
-@contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Only one process at a time looks at the lock and changes it."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise GpuBurninError(f"{directory} cannot be used ({error.strerror}); nothing is done without it") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

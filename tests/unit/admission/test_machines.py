@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.machines import have_machines
+from gpu_burnin.admission.machines import forget_machines, have_machines
 from gpu_burnin.api.machine_power import MachineSpec, Supply
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Place
@@ -51,3 +51,19 @@ def test_a_machine_that_left_goes_unless_it_is_off(there: FakeApi, kube: KubeApi
     done = have_machines(kube, NAMES, {}, apply=True)
     assert set(there.objects["machinepowers"]) == {"gpu-1"}
     assert done.notes[0].startswith("gpu-1: its machine is off, and the inventory says no more how")
+
+
+def test_without_the_scaler_all_go_and_those_that_are_off_are_named(there: FakeApi, kube: KubeApi) -> None:
+    have_machines(kube, NAMES, {"gpu-1": SPEC, "gpu-2": SPEC}, apply=True)
+    there.merge("machinepowers", "gpu-1", {"status": {"power": "off"}})
+    assert forget_machines(kube, NAMES, apply=False).changed and len(there.objects["machinepowers"]) == 2
+    done = forget_machines(kube, NAMES, apply=True)
+    assert done.changed and there.objects["machinepowers"] == {}
+    (note,) = done.notes
+    assert note.startswith("gpu-1: its machine is off") and "muster node release gpu-1 --reason" in note
+    assert not forget_machines(kube, NAMES, apply=True).changed
+
+
+def test_a_fleet_that_never_had_a_scaler_has_nothing_to_forget(api: FakeApi, kube: KubeApi) -> None:
+    api.unknown.add("machinepowers")
+    assert not forget_machines(kube, NAMES, apply=True).changed

@@ -69,6 +69,9 @@ def test_the_difference_names_faults_asks_sequences_and_nodes() -> None:
 
 def test_how_a_node_is_used_does_not_move_its_entry_and_a_new_proof_does() -> None:
     message = replace(READY, message="other words", since=SINCE)
+    swung = by_name(node("gpu-1", message, swing=ANN))
+    assert not restore.compared(swung, by_name(node("gpu-1")), SINCE, TAKEN).nodes
+    assert not restore.compared(by_name(node("gpu-1")), swung, SINCE, TAKEN).nodes
     assert not restore.compared(by_name(node("gpu-1", message)), by_name(node("gpu-1")), SINCE, TAKEN).nodes
     proven = replace(READY, highest_sequence=6, proofs={"standard": SINCE})
     moved = restore.compared(by_name(node("gpu-1", proven)), by_name(node("gpu-1")), SINCE, TAKEN).nodes

@@ -21,6 +21,7 @@ import yaml
 from gpu_burnin import __version__
 from tests.support.clocks import PATIENCE_S
 from tests.support.example_inventory import filled_example
+from tests.support.server_helpers import QuietHandler, listening
 from tests.support.site_plays import roles_of, site_plays
 from tools import collection, wheelhouse
 
@@ -142,9 +143,23 @@ def test_a_playbook_runs_by_its_full_name(ansible: Command, installed: Path, tmp
     assert refused.returncode == 2
     assert "tests the hosts you name and nothing else" in refused.stdout + refused.stderr
     here = ["--connection", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
-    done = ansible("ansible-playbook", "muster.fleet.burnin", *inventory, *here, "--check", "--limit", "gpu-001")
+    asked: list[str] = []
+
+    class Mirror(QuietHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.reply(404)
+
+    with listening(Mirror) as url:
+        here += ["-e", f"fleet_wheelhouse_url={url}"]
+        done = ansible("ansible-playbook", "muster.fleet.burnin", *inventory, *here, "--check", "--limit", "gpu-001")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "TASK [muster.fleet.gpu_burnin : Configure gpu-burnin]" in done.stdout
+    tasks = {part.split("]", 1)[0]: part for part in done.stdout.split("TASK [muster.fleet.gpu_burnin : ")}
+    assert "Configure gpu-burnin" in tasks
+    # It would change the host, by what it would fetch then.
+    assert "changed: [gpu-001]" in tasks["Install gpu-burnin"]
+    assert "skipping: [gpu-001]" in tasks["Copy the wheelhouse"]
+    assert asked == []
     assert list(tmp_path.iterdir()) == []
 
 

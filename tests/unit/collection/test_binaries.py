@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -14,26 +16,32 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.host import binaries
+from ansible_collections.muster.fleet.plugins.module_utils.host import binaries, files
 from ansible_collections.muster.fleet.plugins.modules.binaries import install
 
-from tests.support.server_helpers import QuietFiles, listening
+from tests.support.server_helpers import QuietFiles, QuietHandler, listening
 
 CONTENT = b"\x7fELF" + b"x" * 100_000
 SHA = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Handler(QuietFiles):
-    """Serves a folder; /short promises more than it sends."""
+    """Serves a folder; /short promises more than it sends, /reset ends the connection, /chunked says no length."""
+
+    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        if self.path != "/short":
+        if self.path not in ("/short", "/reset", "/chunked"):
             super().do_GET()
             return
+        self.close_connection = True
         self.send_response(200)
-        self.send_header("Content-Length", "5000")
+        self.send_header(*(("Transfer-Encoding", "chunked") if self.path == "/chunked" else ("Content-Length", "5000")))
         self.end_headers()
-        self.wfile.write(b"x" * 10)
+        self.wfile.write(b"a\r\n0123456789\r\n" if self.path == "/chunked" else b"x" * 10)
+        if self.path == "/reset":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
 
 
 @pytest.fixture
@@ -65,7 +73,9 @@ def test_installs_from_a_folder(tmp_path: Path) -> None:
     [
         ("/etcd", "0" * 64, "has SHA-256 " + SHA),
         ("/none", SHA, "answers HTTP 404"),
-        ("/short", SHA, "check kube_binaries_url|broke off after 10 of 5000"),
+        ("/short", SHA, "/short broke off after 10 of 5000 bytes; run again"),
+        ("/reset", SHA, r"/reset broke off after \d+ of 5000 bytes \(.*reset by peer\); run again"),
+        ("/chunked", SHA, "/chunked broke off after 10 bytes; run again"),
     ],
 )
 def test_refuses_and_keeps_the_old(mirror: str, tmp_path: Path, path: str, sha256: str, said: str) -> None:
@@ -81,9 +91,48 @@ def test_refuses_and_keeps_the_old(mirror: str, tmp_path: Path, path: str, sha25
 def test_what_does_not_fit_is_not_begun(mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     monkeypatch.setattr(binaries.shutil, "disk_usage", lambda path: SimpleNamespace(free=len(CONTENT) - 1))
-    with pytest.raises(FleetError, match="there are 0 MiB free where it is to go; make room there"):
+    said = f"{mirror}/etcd has 0 MiB, and {tmp_path}/bin has 0 MiB free; make room on its file system"
+    with pytest.raises(FleetError, match=re.escape(said)):
         binaries.install(f"{mirror}/etcd", str(tmp_path / "bin/etcd"), SHA, 0o755, 5)
     assert list((tmp_path / "bin").iterdir()) == []
+
+
+def test_a_disk_that_is_full_meanwhile_is_named_and_left_as_it_was(
+    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's own file that is always full is written in place of the temporary one."""
+
+    def full(prefix: str, suffix: str, dir: Path) -> tuple[int, str]:
+        (dir / f"{prefix}x{suffix}").touch()
+        return os.open("/dev/full", os.O_WRONLY), str(dir / f"{prefix}x{suffix}")
+
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(files.tempfile, "mkstemp", full)
+    said = f"{mirror}/etcd cannot be put into {tmp_path}/bin: No space left on device; make room on its file system"
+    with pytest.raises(FleetError, match=re.escape(said)):
+        binaries.install(f"{mirror}/etcd", str(tmp_path / "bin/etcd"), SHA, 0o755, 5)
+    assert list((tmp_path / "bin").iterdir()) == []
+
+
+def test_a_proxy_of_the_host_is_asked_but_for_what_it_excepts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens where the mirror should be."""
+    url = "http://127.0.0.1:1/etcd"
+
+    class Proxy(QuietHandler):
+        def do_GET(self) -> None:
+            self.reply(200, CONTENT if self.path == url else b"")
+
+    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with listening(Proxy) as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        # A host's module is a process of its own, which has looked at no environment before.
+        monkeypatch.setattr(binaries.urllib.request, "_opener", None)
+        binaries.install(url, str(tmp_path / "etcd"), SHA, 0o755, 5)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        with pytest.raises(FleetError, match=f"{url} cannot be fetched: .*Connection refused"):
+            binaries.install(url, str(tmp_path / "etcd"), SHA, 0o755, 5)
+    assert binaries.file_sha256(str(tmp_path / "etcd")) == SHA
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/etcd", "file:///none/etcd", "nonsense"])

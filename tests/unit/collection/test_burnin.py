@@ -182,7 +182,7 @@ class Script:
 def of_host(found: dict[str, Any] | None, *, running: bool, waves: str = "none", **unit: Any) -> dict[str, Any]:
     """The whole status of a host."""
     base = {"name": "gpu-burnin-run.service", "running": running, "failed": "", "last_lines": "the last line", **unit}
-    return {**status(found), "unit": base, "power_grant": {"state": waves}}
+    return {**status(found), "unit": base, "power_grant": {"state": waves, "waves_s": 24.5}}
 
 
 IDLE, ASKS = of_host(None, running=False), of_host(None, running=True, waves="waiting")
@@ -214,8 +214,8 @@ def test_where_nothing_is_to_be_run_the_start_gives_the_result(tmp_path: Path) -
 def test_the_wait_comes_back_when_waves_are_asked_for(joined: bool, tmp_path: Path) -> None:
     host = Script(tmp_path / "p", ASKS, phase="wait", joined=joined)
     done = module.run(host)  # type: ignore[arg-type]
-    assert (done["waves"], done["sequence_before"], done["ran"]) == ("waiting", 0, False)
-    assert host.commands == ["status"], "a grant is for the module with the throttle"
+    assert (done["waves"], done["waves_s"], done["sequence_before"], done["ran"]) == ("waiting", 24.5, 0, False)
+    assert host.commands == ["status"], "a grant is for the module that has a turn"
 
 
 def test_a_run_that_ended_before_it_was_waited_for_is_no_second_one(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Hosts are folders here, systemd is a script, and a burn-in is a process that asks by grant_request itself.
 
-Only here: that the role's throttle grants waves to so many hosts at a time, over several hosts of one play.
+Only here: that the role grants waves to so many hosts at a time, over several hosts of one play, beside what others let
+swing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpu_burnin.fleet.feeds.limits import Limits
+from gpu_burnin.fleet.feeds.turns import SLACK_S, Turns
+from gpu_burnin.fleet.roll.lock import may_run
 from tests.support import fake_systemd
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,6 +63,9 @@ if not (host / "asks_nothing").exists():
         assert time.monotonic() < until
         time.sleep(0.02)
     request = power_grant.move(host / "state/power_grant", request, power_grant.State.RUNNING)
+    if (host / "kills_its_play").exists():
+        turn = json.loads((host.parent / f"state/feeds/{{host.name}}.json").read_text())
+        os.kill(turn["owner"]["pid"], 9)
     # The waves themselves, or until two hosts have begun theirs.
     until = time.monotonic() + (60 if (host.parent / "together").exists() else 0.5)
     while time.monotonic() < until:
@@ -110,7 +117,16 @@ def fleet(tmp_path: Path, host_key: Path) -> Path:
         "hosts": "all",
         "gather_facts": False,
         "vars_files": [str(role / "defaults/main.yml"), str(role / "vars/main.yml")],
-        "vars": {"found": "{{ {" + pairs + "} }}", "fleet_maintenance": [], "fleet_maintenance_before_s": 3600},
+        "vars": {
+            "found": "{{ {" + pairs + "} }}",
+            "fleet_maintenance": [],
+            "fleet_maintenance_before_s": 3600,
+            "fleet_state_dir": str(tmp_path / "state"),
+            "fleet_place": "{{ {'gpu-1': {'feed': 'a'}, 'gpu-2': {'feed': 'b'}}[inventory_hostname] | default({}) }}",
+            "fleet_feed_limits": {},
+            "fleet_scale": False,
+            "fleet_domain": "muster.dev",
+        },
         "environment": {
             "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
             "FAKE_HOST": f"{tmp_path}/{{{{ inventory_hostname }}}}",
@@ -163,6 +179,7 @@ def test_no_more_hosts_swing_at_once_than_the_site_stands(fleet: Path, ansible_p
     assert all(result["why"] == "no burn-in has been completed on this host" for result in found.values())
     assert [one["code"] for one in found["gpu-1"]["burnin_warnings"]] == ["EXTENDED_WANTED"]
     assert most_at_once(fleet) == 1
+    assert not list((fleet / "state/feeds").glob("*.json")), "a turn is given back when its waves are over"
     command = (fleet / "gpu-1/command").read_text()
     assert "gpu_burnin run --json " in command
     assert " --level standard --waves granted --wave-wait " in command
@@ -190,6 +207,54 @@ def test_hosts_swing_at_the_same_time_where_the_site_stands_it(fleet: Path, ansi
     (fleet / "together").touch()
     play(fleet, ansible_playbook, 3, "--limit", "gpu-1,gpu-2")
     assert most_at_once(fleet) == 2
+
+
+@pytest.mark.slow
+def test_each_feed_that_has_a_limit_has_turns_of_its_own(fleet: Path, ansible_playbook: Playbook) -> None:
+    (fleet / "together").touch()
+    limits = '{"fleet_feed_limits": {"b": 1}}'
+    play(fleet, ansible_playbook, 1, "--limit", "gpu-1,gpu-2", "-e", limits)
+    assert most_at_once(fleet) == 2
+
+
+@pytest.mark.slow
+def test_a_host_that_has_no_turn_is_granted_nothing_and_says_for_whom_it_waited(
+    fleet: Path, ansible_playbook: Playbook
+) -> None:
+    turns = Turns(fleet / "state/feeds", Limits(1))
+    assert turns.take("gpu-9", "", 5.0, 0.0, print) == ""
+    document = yaml.safe_load((fleet / "play.yml").read_text())
+    tasks = yaml.safe_load((ROOT / "roles/gpu_burnin/tasks/result.yml").read_text())
+    document[0]["tasks"] = [
+        {**next(task for task in tasks if "muster.fleet.power_grant" in task), "register": "found"},
+        {"name": "Report", "ansible.builtin.debug": {"msg": "RESULT {{ inventory_hostname }} {{ found | to_json }}"}},
+    ]
+    document[0]["vars"] |= {"__gpu_burnin_wait": {"waves": "waiting", "waves_s": 0.5}, "__gpu_burnin_wave_wait_s": 1}
+    # The role's own file would say otherwise.
+    document[0]["vars_files"] = document[0]["vars_files"][:1]
+    (fleet / "play.yml").write_text(yaml.safe_dump(document))
+    done = play(fleet, ansible_playbook, 1, "--limit", "gpu-1")
+    (result,) = results(done).values()
+    who = f"in the fleet 1 may swing at a time: gpu-9 since {turns.counted()[0].since} (process {os.getpid()} on "
+    assert (result["changed"], result["waves"]) == (False, "waiting")
+    assert result["why"].startswith(f"it had no turn to swing its power within 1 s ({who}")
+    assert f"gpu-1 waits for its turn: {who}" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_host_whose_play_is_killed_keeps_its_turn_until_its_waves_must_be_over(
+    fleet: Path, ansible_playbook: Playbook
+) -> None:
+    (fleet / "gpu-1/kills_its_play").touch()
+    done = ansible_playbook("play.yml", inventory="gpu-1,")
+    assert done.returncode != 0 and "dead state" in done.stdout + done.stderr
+    (turn,) = Turns(fleet / "state/feeds", Limits(1)).counted()
+    assert (turn.node, turn.feed) == ("gpu-1", "a") and not may_run(turn.owner)
+    busy = Turns(fleet / "state/feeds", Limits(1)).take("gpu-2", "b", 0.5, 0.0, print)
+    assert busy.endswith(f"gpu-1 until {turn.until} at the latest (its play, process {turn.owner.pid}, is gone)")
+    after = datetime.fromisoformat(turn.until)
+    assert (after - datetime.fromisoformat(turn.since)).total_seconds() == pytest.approx(0.5 + SLACK_S)
+    assert Turns(fleet / "state/feeds", Limits(1), now=lambda: after).take("gpu-2", "b", 0.5, 0.0, print) == ""
 
 
 @pytest.mark.slow

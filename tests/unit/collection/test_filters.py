@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -91,6 +92,22 @@ def test_a_node_waits_for_its_waves_until_all_others_had_theirs(
     found = wave_wait(1800, hosts=hosts, forks=forks, wave_nodes=wave_nodes, extended_s=extended_s)
     assert found == expected_s
     assert wave_wait(10**6, hosts=hosts, forks=forks, wave_nodes=wave_nodes, extended_s=extended_s) == 10**6
+    # At a feed of its own limit, which takes numbers as Ansible gives them.
+    at: dict[str, Any] = {"feed_limits": {"7": str(wave_nodes)}, "feed": 7}
+    assert wave_wait(1800, hosts=hosts, forks=forks, wave_nodes=1000, extended_s=extended_s, **at) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"wave_nodes": 0}, "gpu_burnin_wave_max_nodes is 0; give how many nodes"),
+        ({"feed_limits": {"a": 0}}, "fleet_feed_limits has 0 for the feed a; give how many nodes"),
+        ({"feed_limits": {"a": True}, "feed": "b"}, "fleet_feed_limits has True for the feed a; give how many nodes"),
+    ],
+)
+def test_turns_that_nobody_would_ever_have_are_refused(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(AnsibleFilterError, match=re.escape(says)):
+        wave_wait(1800, **{"hosts": 1, "forks": 1, "wave_nodes": 1, **wrong})
 
 
 # --- the calendar of maintenance ---

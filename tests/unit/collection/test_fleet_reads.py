@@ -29,7 +29,7 @@ LOOKS = {
     ("node_admission", "__node_admission_nodes"): 2,
     ("node_admission", "__node_admission_open"): 1,
     ("node_admission", "__node_admission_system_identities"): 0,
-    # Pages, exporters and name servers: each target file looks at its own hosts once.
+    # By the jobs of all hosts and of GPUs, and to know which of these have an exporter.
     ("fleet_monitoring", "__fleet_monitoring_target_files"): 3,
     ("kueue", "tasks/teams.yml muster.fleet.teams nodes"): 1,
     ("", "site.yml muster.fleet.ssh_probe hosts"): 1,

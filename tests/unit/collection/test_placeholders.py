@@ -26,6 +26,7 @@ DIGEST = "0123456789abcdef" * 4
         ("kube_binaries_url", "mirror.example.com/muster", "a name reserved for examples"),
         ("kube_binaries_url", "https://user@mirror.example.org:8443/muster", "a name reserved for examples"),
         ("kube_binaries_url", "http://mirror.invalid/", "a name reserved for examples"),
+        ("fleet_wheelhouse_url", "http://mirror.example.com/muster", "a name reserved for examples"),
         ("container_runtime_sandbox_image", "registry.example/pause:3.10", "a name reserved for examples"),
         ("fleet_domain", "gpu.Example.COM", "a name reserved for examples"),
         ("ansible_host", "192.0.2.1", "an address reserved for documentation"),

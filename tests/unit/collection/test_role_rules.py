@@ -28,7 +28,12 @@ def findings(role: str, **values: Any) -> list[Finding]:
     ],
 )
 @pytest.mark.parametrize(
-    ("role", "name"), [("kube_binaries", "kube_binaries_url"), ("container_runtime", "container_runtime_images_url")]
+    ("role", "name"),
+    [
+        ("kube_binaries", "kube_binaries_url"),
+        ("container_runtime", "container_runtime_images_url"),
+        ("fleet", "fleet_wheelhouse_url"),
+    ],
 )
 def test_a_mirror_that_is_no_url(role: str, name: str, value: str, message: str, fix: str) -> None:
     ((found, what),) = findings(role, **{name: value})

@@ -236,6 +236,24 @@ def test_at_one_feed_so_many_come_on_in_a_minute() -> None:
     assert sum(powers(made).values()) == 12
 
 
+def test_nodes_that_swing_at_a_feed_count_as_machines_that_come_on_there() -> None:
+    made = Site(Rules(on_per_feed=2, feed_s=60))
+    for feed in "ab":
+        for number in range(2):
+            made.add(f"{feed}-{number}", feed=feed)
+    made.add("a-9", feed="a", on=True, used=8, swings=True)
+    made.add("c-9", feed="c", on=True, used=8, swings=True)
+    made.settle()
+    made.ask("a/b", 4)
+    made.settle()
+    assert {name for name, on in powers(made).items() if on} == {"a-9", "c-9", "a-0", "b-0", "b-1"}
+    why = "feed a: 1 machines wait until others have come on, and the power waves of a-9 are over"
+    assert why in made.plan().notes
+    made.units["a-9"].swings = False
+    made.settle()
+    assert powers(made)["a-1"]
+
+
 def doubted(made: Site, share: float) -> None:
     at_work = [unit for unit in made.units.values() if unit.on]
     for unit in at_work[: round(share * len(at_work))]:

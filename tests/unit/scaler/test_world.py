@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from gpu_burnin.api.record import (
 )
 from gpu_burnin.scaler.model import Machine
 from gpu_burnin.scaler.world import Seen, machine_of
+from gpu_burnin.system.clock import rfc3339
 
 NAMES = Names()
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
@@ -90,6 +91,14 @@ def test_a_node_under_test_was_let_in_and_takes_no_work() -> None:
 
 def test_a_teams_own_node_is_the_teams() -> None:
     assert machine(status=replace(STATUS, team="vision")).labels[TEAM_LABEL] == "vision"
+
+
+def test_a_node_swings_until_the_end_that_its_play_has_named() -> None:
+    swing = Ask("muster:provisioner", "a play lets it swing its power", SINCE, rfc3339(NOW + timedelta(seconds=1)))
+    assert not machine().swings and machine(replace(SPEC, swing=swing)).swings
+    assert not machine(replace(SPEC, swing=replace(swing, until=rfc3339(NOW)))).swings
+    # It is tested, and its power stays on.
+    assert machine(replace(SPEC, swing=swing)).asked == "a play lets it swing its power"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ DEFAULTS: Mapping[str, Any] = {
     "gpu_burnin_extended_s": 7200,
     "gpu_burnin_power_waves": "granted",
     "gpu_burnin_wave_max_nodes": 1,
+    "fleet_feed_limits": {},
     "gpu_burnin_expect": {"gpus": 8},
     "pki_leaf_days": 365,
     "pki_renew_before_days": 60,
@@ -196,6 +197,18 @@ def test_more_nodes_that_swing_shorten_the_play_and_raise_the_swing() -> None:
     plan = make(given(100, gpu_burnin_wave_max_nodes=20, gpu_burnin_expect=limited))
     assert figure(plan, "swing_w").value == 20 * 4 * 600
     assert figure(plan, "play_s").value == pytest.approx(5 * 5 + 271.98 + 5 * 28.02, rel=0.001)
+
+
+def test_feeds_with_limits_of_their_own_swing_beside_each_other() -> None:
+    plan = make(given(100, fleet_feed_limits={"a": 2, "b": 7}), gpu_watts=700)
+    assert figure(plan, "swinging_nodes").value == 10 and figure(plan, "swing_w").value == 10 * 8 * 700
+    assert "turns of 10 (fleet_feed_limits and gpu_burnin_wave_max_nodes)" in figure(plan, "play_s").source
+
+
+@pytest.mark.parametrize("wrong", [{"fleet_feed_limits": {"a": 0}}, {"gpu_burnin_wave_max_nodes": 0}])
+def test_limits_that_are_none_are_not_planned_with(wrong: dict[str, Any]) -> None:
+    found = figure(make(given(100, **wrong)), "play_s")
+    assert found.value is None and "fleet_feed_limits or gpu_burnin_wave_max_nodes is not known" in found.source
 
 
 def test_monitoring_that_keeps_less_than_a_day_is_a_problem() -> None:

@@ -47,6 +47,8 @@ PER_HOST = frozenset(
         "fleet_nvidia_source",
         "fleet_place",
         "fleet_power",
+        # A mirror may be near to some.
+        "fleet_wheelhouse_url",
     }
 )
 # In the fleet's state: all problems, when there are too many for a screen.

@@ -56,6 +56,8 @@ PRELOADED = (
             "ansible.builtin.validate_argument_spec",
             "muster.fleet.file_set",
             "muster.fleet.kube_health",
+            "muster.fleet.power_grant",
+            "muster.fleet.power_grant",
         ),
     ),
     (connection_loader, ("ansible.builtin.ssh",)),

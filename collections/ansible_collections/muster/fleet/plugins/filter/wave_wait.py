@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ansible.errors import AnsibleFilterError
 from ansible_collections.muster.fleet.plugins.module_utils.host.wave_wait import wave_wait_s
+
+from gpu_burnin.fleet.feeds.limits import LimitsError, read_limits
 
 DOCUMENTATION = r"""
 name: wave_wait
@@ -13,7 +16,8 @@ short_description: How long a node waits for its turn to make power waves
 version_added: "0.2.0"
 description:
   - Gives the seconds until the last host of the play has had its waves, or the number given where that is more. Runs
-    are started in batches of O(forks), and go on beside each other; then O(wave_nodes) at a time make waves.
+    are started in batches of O(forks), and go on beside each other; then they make waves, as if all of them stood at
+    the feed of the host.
 options:
   _input:
     description: The shortest wait, in seconds.
@@ -28,9 +32,19 @@ options:
     type: int
     required: true
   wave_nodes:
-    description: How many nodes make waves at a time.
+    description: How many nodes make waves at a time at all feeds without a limit of their own.
     type: int
     required: true
+  feed_limits:
+    description: How many make waves at a time at each of these feeds, as C(fleet_feed_limits).
+    type: dict
+    default: {}
+    version_added: "0.3.0"
+  feed:
+    description: The feed of the host; empty for none.
+    type: str
+    default: ""
+    version_added: "0.3.0"
   extended_s:
     description: Seconds that an extended run adds to each run.
     type: int
@@ -50,11 +64,22 @@ _value:
 """
 
 
-def wave_wait(asked_s: int, *, hosts: int, forks: int, wave_nodes: int, extended_s: int = 0) -> int:
-    """The seconds; numbers may be given as text."""
-    return wave_wait_s(
-        int(asked_s), hosts=int(hosts), forks=int(forks), wave_nodes=int(wave_nodes), extended_s=int(extended_s)
-    )
+def wave_wait(
+    asked_s: int,
+    *,
+    hosts: int,
+    forks: int,
+    wave_nodes: int,
+    extended_s: int = 0,
+    feed_limits: Mapping[Any, Any] | None = None,
+    feed: object = "",
+) -> int:
+    """The seconds; numbers may be given as text. Raises AnsibleFilterError for limits that are none."""
+    try:
+        at_once = read_limits(feed_limits or {}, wave_nodes).of(str(feed))
+    except LimitsError as error:
+        raise AnsibleFilterError(str(error)) from error
+    return wave_wait_s(int(asked_s), hosts=int(hosts), forks=int(forks), wave_nodes=at_once, extended_s=int(extended_s))
 
 
 class FilterModule:

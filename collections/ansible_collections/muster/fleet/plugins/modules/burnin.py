@@ -35,8 +35,8 @@ description:
   - A play starts the runs of all its hosts with O(phase=start), and only then waits for them with O(phase=wait), so
     that they run beside each other however few hosts Ansible works on at a time.
   - With O(waves=granted) the run stops before the load of all GPUs swings together, and asks for a grant. So that few
-    nodes swing at once, two more tasks follow, M(muster.fleet.power_grant) with C(throttle), and this module with
-    O(phase=end). A run that is granted nothing goes on without waves after O(wave_wait_s).
+    nodes swing at once, two more tasks follow, M(muster.fleet.power_grant), and this module with O(phase=end). A run
+    that is granted nothing goes on without waves after O(wave_wait_s).
   - No run is started while a maintenance window of the host is near or open, by O(maintenance) or by what the host
     knows of its cloud's notices, but with O(despite_maintenance). Where nobody knows whether a window is near, the run
     starts.
@@ -134,6 +134,10 @@ joined:
   description: Whether that run was found under way, for O(joined).
   returned: with O(phase=start), when a run is under way
   type: bool
+waves_s:
+  description: How long the waves take that the run asks for, in seconds.
+  returned: when the run asks for power waves
+  type: float
 sequence_before:
   description: Number of the newest result before this run, for O(after_sequence).
   returned: when a run is under way, or asks for power waves
@@ -250,9 +254,17 @@ def left_by_run(status: dict[str, Any], before: int) -> dict[str, Any]:
     return summary(status)
 
 
-def waiting_for_waves(why: str, before: int) -> dict[str, Any]:
+def waiting_for_waves(status: dict[str, Any], why: str, before: int) -> dict[str, Any]:
     """The result of a run that stops at its power waves; `before` numbers the newest result then."""
-    return {"changed": True, "ran": False, "why": why, "waves": "waiting", "sequence_before": before}
+    waves_s = status["power_grant"]["waves_s"]
+    return {
+        "changed": True,
+        "ran": False,
+        "why": why,
+        "waves": "waiting",
+        "waves_s": waves_s,
+        "sequence_before": before,
+    }
 
 
 def under_way(why: str, before: int, *, joined: bool) -> dict[str, Any]:
@@ -288,7 +300,7 @@ def result_of_joined(host: Host, before: int) -> dict[str, Any]:
     status = host.wait("power-request")
     joined = f"joined the run in {status['unit']['name']}"
     if status["unit"]["running"]:
-        return waiting_for_waves(joined, before)
+        return waiting_for_waves(status, joined, before)
     # What just ended is as fresh as any retest.
     return run_where_needed(host, status, retest=False, joined=f"{joined}; ")
 
@@ -317,7 +329,7 @@ def result_of_started(host: Host, before: int, why: str) -> dict[str, Any]:
     """Wait for the run that was started, until it has ended or asks for power waves."""
     status = host.wait("power-request")
     if status["unit"]["running"]:
-        return waiting_for_waves(why, before)
+        return waiting_for_waves(status, why, before)
     result = left_by_run(status, before)
     return {"changed": True, "ran": True, "why": why, "waves": status["power_grant"]["state"]} | result
 

@@ -15,7 +15,7 @@ try:
     from gpu_burnin.admission.approve import InventoryNode
     from gpu_burnin.admission.carried import carried, keep
     from gpu_burnin.admission.client import KubeApi
-    from gpu_burnin.admission.machines import have_machines
+    from gpu_burnin.admission.machines import forget_machines, have_machines
     from gpu_burnin.admission.provision import Wanted, entries, provision
     from gpu_burnin.admission.waiting import standing, wait_for
     from gpu_burnin.api.machine_power import MachineSpec, Supply
@@ -148,7 +148,9 @@ options:
         elements: str
         required: true
   scale:
-    description: Whether machines are switched on and off as jobs need them. Without it O(nodes[].power) is not read.
+    description: >-
+      Whether machines are switched on and off as jobs need them. Without it O(nodes[].power) is not read, and what the
+      cluster keeps of machines goes.
     type: bool
     default: false
     version_added: "0.2.0"
@@ -354,7 +356,8 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
         wanted = [wanted_of(node, keys[node["name"]], parameters["evidence_ttl_s"]) for node in parameters["nodes"]]
         ledger = Path(parameters["ledger_dir"])
         api, names = KubeApi(Path(parameters["kubeconfig"])), Names(parameters["domain"])
-        machines = machines_of(parameters["nodes"], wanted) if parameters["scale"] else {}
+        scale, apply = parameters["scale"], not module.check_mode
+        machines = machines_of(parameters["nodes"], wanted) if scale else {}
         cluster = api.nodes()
         done = provision(
             api,
@@ -362,12 +365,12 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
             wanted,
             system_nodes,
             cluster,
-            apply=not module.check_mode,
-            machines=parameters["scale"],
+            apply=apply,
+            machines=scale,
             carried={name: carried(ledger, name, key) for name, key in keys.items()},
             keep=lambda name, *seen: keep(ledger, name, *seen),
         )
-        power = have_machines(api, names, machines, apply=not module.check_mode) if parameters["scale"] else None
+        power = have_machines(api, names, machines, apply=apply) if scale else forget_machines(api, names, apply=apply)
         if module.check_mode:
             records = {} if done.defined else entries(api, names)
             standings = [standing(name, records.get(name), cluster.get(name), names) for name in gpu_nodes]
@@ -378,7 +381,7 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
             standings, missing = wait_for(api, names, gpu_nodes, inventory, parameters["expect"], parameters["wait_s"])
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
-    nodes, notes = [], [*done.notes, *(power.notes if power else ())]
+    nodes, notes = [], [*done.notes, *power.notes]
     for one, node in zip(standings, parameters["nodes"], strict=True):
         told = to_json(one)
         reasons = [{"code": told.pop("code"), "message": told.pop("message")}]
@@ -392,10 +395,10 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
             reasons[0]["message"] += f" (its own gate is closed: {closed})"
         nodes.append({**told, "reasons": reasons, "action": str(done.acts[one.name])})
     output: dict[str, Any] = {
-        "changed": done.changed or bool(power and power.changed),
+        "changed": done.changed or power.changed,
         "diff": {
-            "before": {**done.before, **({"power": power.before} if power else {})},
-            "after": {**done.after, **({"power": power.after} if power else {})},
+            "before": {**done.before, **({"power": power.before} if power.changed else {})},
+            "after": {**done.after, **({"power": power.after} if power.changed else {})},
         },
         "nodes": nodes,
         "notes": notes,

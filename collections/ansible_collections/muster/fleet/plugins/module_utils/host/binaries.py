@@ -13,11 +13,12 @@ import shutil
 import stat
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, os_error
 from ansible_collections.muster.fleet.plugins.module_utils.host import files
 
 # Options of the modules that fetch from a mirror.
@@ -32,6 +33,28 @@ _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 # A server that answers, but not to HEAD (RFC 9110, sections 15.5.6 and 15.6.2): GET may well work.
 _HEAD_REFUSED = (405, 501)
 _NO_ANSWER = (urllib.error.URLError, http.client.HTTPException, OSError, ValueError)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How an error names what the user gave, and what to do.
+
+    `wanted`: where the right SHA-256 stands, before its digits; {name} is the file's. `other_sum`: when the file has
+    another one. `not_there`: when the server answers that it has no such file. `no_answer`: when none answers.
+    """
+
+    wanted: str
+    other_sum: str
+    not_there: str
+    no_answer: str
+
+
+OF_MIRROR = Advice(
+    wanted="kube_binaries_checksums[{name}] is",
+    other_sum="correct the checksum or the mirror",
+    not_there="check kube_binaries_url",
+    no_answer="check kube_binaries_url",
+)
 
 
 def request_problems(names: Sequence[str], checksums: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -91,45 +114,60 @@ def have(given: Mapping[str, Any], names: Sequence[str], directory: str, *, act:
     return installed, permitted
 
 
-def install(url: str, path: str, sha256: str, mode: int, timeout_s: float) -> None:
+def install(url: str, path: str, sha256: str, mode: int, timeout_s: float, advice: Advice = OF_MIRROR) -> None:
     """Download `url` next to `path`, compare, set the mode, sync and rename.
 
     `timeout_s` is for each wait on the network. Raises FleetError; `path` is then as it was.
     """
     target = Path(path)
-    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with files.replacing(target) as stream:
-        digest = _download(url, stream.write, shutil.disk_usage(target.parent).free, timeout_s)
-        if digest != sha256.lower():
-            raise FleetError(
-                f"{url} has SHA-256 {digest}, but kube_binaries_checksums[{target.name}] is {sha256.lower()}; "
-                "correct the checksum or the mirror"
-            )
-        os.fchmod(stream.fileno(), mode)
-
-
-def _download(url: str, write: Callable[[bytes], object], free_bytes: int, timeout_s: float) -> str:
-    digest = hashlib.sha256()
+    wanted = sha256.lower()
     try:
-        with urllib.request.urlopen(url, timeout=timeout_s) as response:
-            expected = response.headers.get("Content-Length")
-            received = 0
-            if expected is not None and int(expected) > free_bytes:
-                raise FleetError(
-                    f"{url} has {int(expected) >> 20} MiB, and there are {free_bytes >> 20} MiB free where it is to "
-                    "go; make room there"
-                )
-            while chunk := response.read(_CHUNK_BYTES):
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with files.replacing(target) as stream:
+            digest = hashlib.sha256()
+            for chunk in _download(url, target.parent, timeout_s, advice):
                 digest.update(chunk)
-                write(chunk)
-                received += len(chunk)
+                stream.write(chunk)
+            if digest.hexdigest() != wanted:
+                raise FleetError(
+                    f"{url} has SHA-256 {digest.hexdigest()}, but {advice.wanted.format(name=target.name)} {wanted}; "
+                    f"{advice.other_sum}"
+                )
+            os.fchmod(stream.fileno(), mode)
+    except OSError as error:
+        # What the network does is a FleetError already.
+        raise FleetError(f"{url} cannot be put into {target.parent}: {os_error(error)}") from None
+
+
+def _download(url: str, folder: Path, timeout_s: float, advice: Advice) -> Iterator[bytes]:
+    """The bytes of `url`, all of them. Raises FleetError, before the first one where `folder` has no room for them."""
+    try:
+        response = urllib.request.urlopen(url, timeout=timeout_s)
     except urllib.error.HTTPError as error:
-        raise FleetError(f"{url} answers HTTP {error.code} {error.reason}; check kube_binaries_url") from None
+        error.close()
+        raise FleetError(f"{url} answers HTTP {error.code} {error.reason}; {advice.not_there}") from None
     except _NO_ANSWER as error:
-        raise FleetError(f"{url} cannot be fetched: {_reason(error)}; check kube_binaries_url") from None
-    if expected is not None and received != int(expected):
-        raise FleetError(f"{url} broke off after {received} of {expected} bytes; run again")
-    return digest.hexdigest()
+        raise FleetError(f"{url} cannot be fetched: {_reason(error)}; {advice.no_answer}") from None
+    with response:
+        length = response.headers.get("Content-Length")
+        size = int(length) if length and length.isdecimal() else None
+        free = shutil.disk_usage(folder).free
+        if size is not None and size > free:
+            raise FleetError(
+                f"{url} has {size >> 20} MiB, and {folder} has {free >> 20} MiB free; make room on its file system"
+            )
+        received, cut, why = 0, False, ""
+        try:
+            while chunk := response.read(_CHUNK_BYTES):
+                received += len(chunk)
+                yield chunk
+        except http.client.IncompleteRead as error:
+            received, cut = received + len(error.partial), True
+        except _NO_ANSWER as error:
+            cut, why = True, f" ({_reason(error)})"
+    if cut or (size is not None and received != size):
+        of_size = "" if size is None else f" of {size}"
+        raise FleetError(f"{url} broke off after {received}{of_size} bytes{why}; run again")
 
 
 def mirror_fault(url: str, names: Sequence[str], checksums: Mapping[str, str], directory: str, timeout_s: float) -> str:

@@ -26,6 +26,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 MODE = re.compile(r"^0?[0-7]{3,4}$")
 VALIDATE_TIMEOUT_S = 60.0
 DIFF_LIMIT_BYTES = 256 * 1024
+# With the leading dot, readers of drop-in folders pass over it.
+_PARTIAL = ".muster-tmp"
 
 
 @dataclass(frozen=True)
@@ -160,8 +162,7 @@ def replacing(dest: Path) -> Iterator[IO[bytes]]:
 
     After an exception in between, `dest` is as it was. Raises OSError.
     """
-    # A leading dot and a foreign ending: readers of drop-in folders pass over it.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{dest.name}.", suffix=".muster-tmp", dir=dest.parent)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{dest.name}.", suffix=_PARTIAL, dir=dest.parent)
     try:
         with os.fdopen(descriptor, "wb") as handle:
             yield handle
@@ -172,6 +173,12 @@ def replacing(dest: Path) -> Iterator[IO[bytes]]:
         Path(temporary).unlink()
         raise
     _fsync_directory(dest.parent)
+
+
+def forget_partial(dest: Path) -> None:
+    """Remove what calls of `replacing` that were killed have left beside `dest`. Raises OSError."""
+    for path in dest.parent.glob(f".{dest.name}.*{_PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 def _content_diff(spec: FileSpec, before: bytes | None) -> Diff:

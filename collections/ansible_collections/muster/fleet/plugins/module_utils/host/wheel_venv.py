@@ -6,7 +6,6 @@ to it. A virtual environment cannot be moved, so it is made in place and marked 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -16,12 +15,19 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, os_error
+from ansible_collections.muster.fleet.plugins.module_utils.host import binaries, files
 
 COMPLETE = ".complete"
 INSTALL_TIMEOUT_S = 600.0
 # The build in use and the one before it, which a run that has not ended may still be using.
 KEEP_BUILDS = 2
+_ADVICE = binaries.Advice(
+    wanted="the controller's file has",
+    other_sum="copy the controller's file to the mirror",
+    not_there="copy this file from the controller's wheelhouse to the mirror, or correct fleet_wheelhouse_url",
+    no_answer="start the mirror, let the host reach it, or correct fleet_wheelhouse_url",
+)
 
 
 def python_version() -> str:
@@ -37,15 +43,19 @@ def is_complete(build: Path) -> bool:
         return False
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+def fetch(url: str, archive: Path, sha256: str, timeout_s: float) -> None:
+    """Have the archive of this SHA-256 from the folder `url` of a mirror: as a whole, or not at all.
+
+    What is right already is not fetched again. Raises FleetError, OSError.
+    """
+    files.forget_partial(archive)
+    if binaries.file_sha256(str(archive)) != sha256:
+        binaries.install(f"{url.rstrip('/')}/{archive.name}", str(archive), sha256, 0o600, timeout_s, _ADVICE)
 
 
 def unpack(archive: Path, sha256: str, directory: Path) -> None:
     """Unpack a flat archive whose SHA-256 is known. Raises FleetError for any other content."""
-    found = sha256_of(archive)
+    found = binaries.file_sha256(str(archive))
     if found != sha256:
         raise FleetError(f"{archive}: its SHA-256 is {found}, not {sha256}; remove it and run again")
     with tarfile.open(archive) as tar:
@@ -53,8 +63,11 @@ def unpack(archive: Path, sha256: str, directory: Path) -> None:
             source = tar.extractfile(member) if member.isfile() else None
             if source is None or "/" in member.name or member.name.startswith("."):
                 raise FleetError(f"{archive}: {member.name} is not a plain file; build the wheelhouse again")
-            with source, (directory / member.name).open("wb") as handle:
-                shutil.copyfileobj(source, handle)
+            try:
+                with source, (directory / member.name).open("wb") as handle:
+                    shutil.copyfileobj(source, handle)
+            except OSError as error:
+                raise FleetError(f"{archive} cannot be unpacked into {directory}: {os_error(error)}") from None
 
 
 def _run(command: Sequence[str | Path], what: str) -> None:

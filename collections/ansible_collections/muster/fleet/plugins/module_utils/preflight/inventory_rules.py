@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.calendar import VARIABLE as CALENDAR
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.calendar import calendar
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.feed_rules import feed_limits
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import (
     CONTROL_GROUPS,
     KNOWN_GROUPS,
@@ -80,6 +81,7 @@ def check(inventory: Inventory) -> list[Problem]:
         maintenance_windows,
         one_device_plugin,
         host_places,
+        feed_limits,
         teams,
         traffic,
         play_patterns,

@@ -27,6 +27,7 @@ FIXES: Mapping[str, str] = {
     "fleet_api_address": "give the address of your load balancer, or of the API server if there is one",
     "fleet_host_key_fingerprint": "give the fingerprint of the host's own key, or leave it out",
     "fleet_name": "name your fleet (the name cannot change later)",
+    "fleet_wheelhouse_url": "give the URL of your mirror (docs/operations/mirror.md), or leave it out",
     "kube_binaries_checksums": "replace SHA256SUMS.txt by the SHA256SUMS of your mirror (docs/operations/mirror.md)",
     "kube_binaries_url": "give the URL of your mirror (docs/operations/mirror.md)",
     "local_ssd_device": "give the disk's name under /dev/disk/by-id",

@@ -12,6 +12,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import network_of, whole
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.placeholders import Finding
 
+from gpu_burnin.fleet.feeds.limits import OTHERS, others_mistakes
+
 # A user and a password in a URL, which are nobody's to read.
 PASSWORD = re.compile(r"(^|//)[^/@\s]+@")
 
@@ -252,9 +254,10 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
         RoleRule(("fleet_nvidia_source", *REPOSITORY), "fleet_nvidia_source", nvidia_repository),
         RoleRule((_FINGERPRINT,), _FINGERPRINT, key_fingerprint),
         _url("fleet_nvidia_repository_url", *MIRROR),
+        _url("fleet_wheelhouse_url", *MIRROR),
     ),
     "cluster_dns": (_url("cluster_dns_server", "https"),),
-    "gpu_burnin": (_url("gpu_burnin_api_url", "https"),),
+    "gpu_burnin": (_url("gpu_burnin_api_url", "https"), RoleRule((OTHERS,), OTHERS, others_mistakes)),
     "kube_controller_manager": (_url("kube_controller_manager_server", "https"),),
     "kube_proxy": (_url("kube_proxy_api_url", "https"),),
     "kube_scheduler": (_url("kube_scheduler_server", "https"),),

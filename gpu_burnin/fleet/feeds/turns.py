@@ -1,0 +1,174 @@
+"""Turns of nodes to swing their power, which all plays of this controller take in one folder.
+
+A turn is a file of a node: at which feed it stands, whose process it is, and when its waves are over at the latest.
+It counts while that process runs. That of a process which was killed counts until its waves are over, since the node
+swings on without it; so does one of another machine, of which nobody here can tell.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.feeds.limits import Limits
+from gpu_burnin.fleet.roll import documents
+from gpu_burnin.fleet.roll.documents import SCHEMA
+from gpu_burnin.fleet.roll.lock import Owner, alone, may_run, process
+from gpu_burnin.system.clock import parse_rfc3339, rfc3339
+from gpu_burnin.system.codec import to_json
+
+# How much longer than planned waves may take; those of a node that was granted none have not begun by then.
+SLACK_S = 60.0
+# Most is said of so many nodes; the others are counted.
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Of one node: since when, and until when its waves may last once its process is gone."""
+
+    node: str
+    feed: str
+    since: str
+    until: str
+    owner: Owner
+    schema: str = SCHEMA
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The turns in a folder, under limits. `now`, `monotonic_s` and `pause` are the clocks."""
+
+    directory: Path
+    limits: Limits
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    monotonic_s: Callable[[], float] = time.monotonic
+    pause: Callable[[], None] = lambda: time.sleep(1)
+
+    def take(self, node: str, feed: str, waves_s: float, wait_s: float, waits: Callable[[str], None]) -> str:
+        """Have a turn for waves of `waves_s` as soon as there is room; "" then, and why not after `wait_s`.
+
+        `waits` is called once, with the nodes that are waited for, where there is no room at first. A turn that the
+        node has from before is taken over. Raises GpuBurninError where the folder, or a turn in it, cannot be used.
+        """
+        until_s, told, first = self.monotonic_s() + wait_s, False, False
+        with self._queue(feed) as queue:
+            while True:
+                # The first in the queue looks at the turns; all others look whether it is gone, which costs nothing.
+                first = first or _locked(queue)
+                busy = self._try(node, feed, waves_s) if first else ""
+                if first and not busy:
+                    return ""
+                late = self.monotonic_s() >= until_s
+                if late or not told:
+                    busy = busy or self._busy(feed, self.counted()) or f"{self._where(feed)} others wait before it"
+                if late:
+                    return busy
+                if not told:
+                    told = True
+                    waits(busy)
+                self.pause()
+
+    def give_back(self, node: str) -> None:
+        """End the turn of a node whose waves are over, where it is this process's. Raises GpuBurninError."""
+        with alone(self.directory):
+            path = self._path(node)
+            if path.exists() and documents.read(Turn, path).owner == process(os.getpid()):
+                path.unlink()
+
+    def counted(self) -> list[Turn]:
+        """The turns that count now. Raises GpuBurninError for one that cannot be read."""
+        return [turn for turn in self._all() if self._counts(turn)]
+
+    def _try(self, node: str, feed: str, waves_s: float) -> str:
+        """Take the turn if there is room; else who has it."""
+        with alone(self.directory):
+            others = [one for one in self._all() if one.node != node]
+            counted = [one for one in others if self._counts(one)]
+            if busy := self._busy(feed, counted):
+                return busy
+            now = self.now()
+            until = now + timedelta(seconds=waves_s + SLACK_S)
+            mine = Turn(node, feed, rfc3339(now), rfc3339(until), process(os.getpid()))
+            documents.write(self._path(node), to_json(mine))
+            for over in others:
+                if over not in counted:
+                    self._path(over.node).unlink(missing_ok=True)
+        return ""
+
+    def _busy(self, feed: str, counted: Iterable[Turn]) -> str:
+        """Who has all turns of a feed, in words; "" where one is left."""
+        counted_as, most = self.limits.counted_as(feed), self.limits.of(feed)
+        there = [one for one in counted if self.limits.counted_as(one.feed) == counted_as]
+        if len(there) < most:
+            return ""
+        named = [self._describe(one) for one in there[:_NAMED]]
+        more = [f"{len(there) - _NAMED} more"] if len(there) > _NAMED else []
+        return f"{self._where(feed)} {most} may swing at a time: {', '.join([*named, *more])}"
+
+    def _where(self, feed: str) -> str:
+        if self.limits.counted_as(feed):
+            return f"at the feed {feed}"
+        return "at all feeds without a limit of their own" if self.limits.by_feed else "in the fleet"
+
+    def _describe(self, turn: Turn) -> str:
+        owner = turn.owner
+        if _is_here(owner) and not may_run(owner):
+            return f"{turn.node} until {turn.until} at the latest (its play, process {owner.pid}, is gone)"
+        return f"{turn.node} since {turn.since} (process {owner.pid} on {owner.machine})"
+
+    def _counts(self, turn: Turn) -> bool:
+        try:
+            over = parse_rfc3339(turn.until) <= self.now()
+        except ValueError as error:
+            raise GpuBurninError(f"{self._path(turn.node)}: until is {turn.until!r}, and {error}; remove it") from error
+        return (_is_here(turn.owner) and may_run(turn.owner)) or not over
+
+    def _all(self) -> list[Turn]:
+        found = []
+        for path in sorted(self.directory.glob("*.json")):
+            try:
+                found.append(documents.read(Turn, path))
+            except GpuBurninError:
+                # Given back since it was listed: who only looks has no lock.
+                if path.exists():
+                    raise
+        return found
+
+    def _path(self, node: str) -> Path:
+        return self.directory / f"{quote(node, safe='')}.json"
+
+    @contextmanager
+    def _queue(self, feed: str) -> Iterator[int]:
+        """The file by whose lock the first of those that wait at a feed is told from the others."""
+        path = self.directory / f"{quote(self.limits.counted_as(feed), safe='')}.queue"
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise GpuBurninError(f"{path} cannot be used ({error.strerror}); no node swings without it") from error
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_here(owner: Owner) -> bool:
+    return owner.machine == socket.gethostname()
