@@ -8,7 +8,7 @@ import contextlib
 import logging
 import resource
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,8 +126,11 @@ def probe(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     threads: int = DEFAULT_THREADS,
     on_done: Callable[[int], None] = lambda hosts: None,
+    others: Sequence[Target] = (),
 ) -> list[ProbeResult]:
     """Probe all hosts in parallel; results are in the order of `targets`.
+
+    `others` are hosts of the fleet that are not dialled: none of the targets may have a key that is pinned for them.
 
     Hosts are dialled by the hundreds, and logged into by `threads` at a time. `on_done` is told how many hosts more are
     done. Keys seen for the first time and accepted (by fingerprint, or by `trust_new`) are added to `known_hosts`
@@ -135,7 +138,8 @@ def probe(
     known_hosts file.
     """
     known = kh.load(known_hosts)
-    results = mark_duplicates(asyncio.run(_probe_all(targets, known, trust_new, timeout_s, threads, on_done)))
+    pinned = [(other, key) for other in others for key in known.keys(other.address, other.port)]
+    results = mark_duplicates(asyncio.run(_probe_all(targets, known, trust_new, timeout_s, threads, on_done)), pinned)
     if write:
         # One line for each address, even when an inventory names it twice.
         new = {(r.target.address, r.target.port): r.key for r in results if r.new_key and r.key is not None}
@@ -177,12 +181,20 @@ def _lines(threads: int) -> int:
     return max(1, min(MOST_LINES, soft - sum(1 for _ in Path("/proc/self/fd").iterdir()) - 2 * threads))
 
 
-def mark_duplicates(results: Sequence[ProbeResult]) -> list[ProbeResult]:
-    """Add a problem to every host whose key another host also showed: cloned images, or one machine twice."""
+def mark_duplicates(
+    results: Sequence[ProbeResult], pinned: Iterable[tuple[Target, kh.HostKey]] = ()
+) -> list[ProbeResult]:
+    """Add a problem to every host whose key another host also showed: cloned images, or one machine twice.
+
+    `pinned` are keys of hosts that nobody has dialled.
+    """
     owners: dict[str, list[Target]] = defaultdict(list)
     for result in results:
         if result.key is not None:
             owners[result.key.fingerprint].append(result.target)
+    for target, key in pinned:
+        if key.fingerprint in owners:
+            owners[key.fingerprint].append(target)
     return [
         _with_duplicate(result, owners[result.key.fingerprint])
         if result.key is not None and len(owners[result.key.fingerprint]) > 1

@@ -1,5 +1,7 @@
 """What the controller does in `site.yml --tags preflight`, by the size of the fleet: `python -m tests.bench.inventory`.
 
+And what the summary at the end of `site.yml` costs it.
+
 The real plays run on generated inventories, whose hosts have addresses of the loopback network where nothing listens: a
 connection is refused by this machine's kernel, and nothing leaves it. Processor time is what counts; that of the clock
 depends on what else runs here.
@@ -27,6 +29,8 @@ _NODES_PER_API_SERVER = 1500
 _PLAY = {"hosts": "localhost", "connection": "local", "gather_facts": False, "roles": ["muster.fleet.fleet"]}
 _READ = {"ansible.builtin.meta": "noop"}
 _CHECK = {"muster.fleet.inventory_check": {"playbook": str(REPOSITORY / "site.yml")}}
+_EVERY = "{{ groups['all'] }}"
+_SUMMARY = {"muster.fleet.fleet_summary": {"hosts": _EVERY, "well": _EVERY, "state_dir": "{{ fleet_state_dir }}"}}
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ def play(inventory: Path, tasks: Sequence[object], expected: str) -> Cost:
 
 
 def rows(root: Path, hosts: int, *, by_formula: bool = False) -> Iterator[Row]:
-    """The parts of the work on a fleet of so many hosts: reading, checking, first contact; each as it is asked for."""
+    """The parts of the work on a fleet of so many hosts, in the order of the table; each as it is asked for."""
     inventory = fleet(root / f"fleet-{hosts}-{by_formula}", hosts, by_formula=by_formula)
     form = "formulas" if by_formula else "listed"
     site = yaml.safe_load((REPOSITORY / "site.yml").read_text())
@@ -137,6 +141,7 @@ def rows(root: Path, hosts: int, *, by_formula: bool = False) -> Iterator[Row]:
     yield Row(f"read the inventory ({form})", hosts, read)
     for part, task, expected in (
         (f"check it ({form})", _CHECK, f"{hosts:,} hosts and "),
+        (f"the summary, no results ({form})", _SUMMARY, "Next:"),
         (f"first contact, none up ({form})", contact, f"{hosts:,} of {hosts:,} hosts cannot be used over SSH"),
     ):
         cost = play(inventory, [task], expected)

@@ -34,7 +34,7 @@ def render(folder: Path, hosts: Mapping[str, Mapping[str, Any]], variables: Mapp
         f"'{made}': lookup('ansible.builtin.template', '{ROOT}/roles/{role}/templates/{name}')"
         for role, name, made in FILES
     ]
-    content = f"{{{{ {{{', '.join(texts)}, 'targets': __fleet_monitoring_targets}} | to_json }}}}"
+    content = f"{{{{ {{{', '.join(texts)}, 'targets': __fleet_monitoring_target_files}} | to_json }}}}"
     task = {"ansible.builtin.copy": {"content": content, "dest": f"{folder}/{{{{ inventory_hostname }}}}.json"}}
     roles = ("fleet", "host_metrics", "fleet_monitoring")
     files = [str(ROOT / "roles" / role / kind / "main.yml") for kind in ("defaults", "vars") for role in roles]
@@ -48,8 +48,8 @@ def render(folder: Path, hosts: Mapping[str, Mapping[str, Any]], variables: Mapp
 
 def _write(folder: Path, texts: dict[str, Any]) -> None:
     (folder / "targets").mkdir(parents=True)
-    for job, targets in texts.pop("targets").items():
-        (folder / "targets" / f"{job}.json").write_text(json.dumps(targets))
+    for file in texts.pop("targets"):
+        (folder / "targets" / Path(file["dest"]).name).write_text(file["content"])
     for name, text in texts.items():
         (folder / name).write_text(text)
 

@@ -24,6 +24,7 @@ def test_the_plays_check_and_meet_every_host_of_the_fleet(tmp_path: Path, by_for
     assert [row.part.partition(" (")[0] for row in found] == [
         "read the inventory",
         "check it",
+        "the summary, no results",
         "first contact, none up",
     ]
     assert all(row.hosts == 30 and row.cost.peak_bytes > 2**20 for row in found)

@@ -23,9 +23,9 @@ def test_the_calendar_of_the_page_is_one() -> None:
     calendar, groups = yaml.safe_load(text)[VARIABLE], {"all": ["gpu-011", "gpu-012"], "rack7": ["gpu-011"]}
     for hour, expected in ((20, False), (21, True), (23, True)):
         now = datetime(2026, 12, 1, hour, 30, tzinfo=UTC)
-        found = near(calendar, groups, "gpu-011", DEFAULTS["fleet_maintenance_before_s"], now)
+        found = near(calendar, "gpu-011", ["rack7"], groups, groups["all"], DEFAULTS["fleet_maintenance_before_s"], now)
         assert bool(found) is expected
-    assert near(calendar, groups, "gpu-011", 0, datetime(2026, 12, 2, 2, tzinfo=UTC)) == ""
+    assert near(calendar, "gpu-011", ["rack7"], groups, groups["all"], 0, datetime(2026, 12, 2, 2, tzinfo=UTC)) == ""
 
 
 def test_the_figures_of_the_page_are_those_of_the_project() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -140,6 +141,28 @@ def test_the_calendar_names_hosts_in_the_place_of_groups() -> None:
     assert calendar(calendar(given, GROUPS), GROUPS) == calendar(given, GROUPS)
 
 
+def groups_of(host: str) -> list[str]:
+    return [name for name, hosts in GROUPS.items() if host in hosts and name != "all"]
+
+
+class Unread(list[str]):
+    """A group whose hosts nobody may look at."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("each host asks: a look at a group's hosts makes a run cost the square of the fleet")
+
+    def __contains__(self, item: object) -> bool:
+        raise AssertionError("each host asks: a look at a group's hosts makes a run cost the square of the fleet")
+
+
+def test_what_each_host_asks_of_the_calendar_looks_at_no_groups_hosts() -> None:
+    groups = {name: Unread(hosts) for name, hosts in GROUPS.items()}
+    hosts = dict.fromkeys(GROUPS["all"])
+    for nodes in (["gpu_nodes", "rack7"], ["gpu-3"], "all"):
+        windows = [planned(["rack7", "etcd-1"]), planned(nodes)]
+        assert maintenance_near(windows, "gpu-3", groups_of("gpu-3"), groups, hosts)
+
+
 @pytest.mark.parametrize(
     ("nodes", "hours", "before_s", "near"),
     [
@@ -154,7 +177,8 @@ def test_the_calendar_names_hosts_in_the_place_of_groups() -> None:
     ],
 )
 def test_nothing_begins_near_or_in_a_window(nodes: Any, hours: float, before_s: Any, near: bool) -> None:
-    found = maintenance_near([planned(["etcd-1"]), planned(nodes, hours, kind="power")], "gpu-1", GROUPS, before_s)
+    windows = [planned(["etcd-1"]), planned(nodes, hours, kind="power")]
+    found = maintenance_near(windows, "gpu-1", groups_of("gpu-1"), GROUPS, GROUPS["all"], before_s)
     assert found.startswith("calendar: maintenance (power) is ") if near else found == ""
 
 
@@ -166,6 +190,9 @@ def test_nothing_begins_near_or_in_a_window(nodes: Any, hours: float, before_s: 
     ],
 )
 def test_a_wrong_calendar_is_refused_by_name(window: dict[str, Any], message: str) -> None:
-    for ask in (lambda: calendar([window], GROUPS), lambda: maintenance_near([window], "gpu-3", GROUPS)):
+    for ask in (
+        lambda: calendar([window], GROUPS),
+        lambda: maintenance_near([window], "gpu-3", groups_of("gpu-3"), GROUPS, GROUPS["all"]),
+    ):
         with pytest.raises(AnsibleFilterError, match=message):
             ask()

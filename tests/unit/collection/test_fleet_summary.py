@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.muster.fleet.plugins.filter.fleet_summary import fleet_summary
+from ansible_collections.muster.fleet.plugins.plugin_utils.fleet_screen import Surroundings, screen
+from ansible_collections.muster.fleet.plugins.plugin_utils.host_states import host_states, without_backup
 
 from tests.lab.model import read_groups
 
@@ -33,6 +35,18 @@ def variables(**changes: Any) -> dict[str, Any]:
         {"name": "gpu-2", "state": "absent", "simulated": False, "verdict": None, "reasons": []},
     ]
     return result | {"localhost": {"__node_admission_result": {"nodes": nodes}}} | changes
+
+
+def fleet_summary(
+    hosts: Sequence[str],
+    found: dict[str, Any],
+    groups: Mapping[str, Collection[str]],
+    well: Sequence[str],
+    list_file: str = "",
+) -> str:
+    common = found[hosts[0]]
+    around = Surroundings(common["fleet_state_dir"], common["ansible_inventory_sources"], without_backup(groups, found))
+    return screen(host_states(hosts, found.__getitem__, groups, well), around, list_file)
 
 
 def rows(text: str) -> dict[str, str]:

@@ -46,6 +46,7 @@ NEEDED = {
     ),
     ("roles/node_admission/vars/main.yml", "groups[system_nodes]"): _LEDGER,
     ("roles/node_admission/vars/main.yml", "groups[gpu_nodes]"): _LEDGER,
+    ("playbooks/etcd_restore.yml", "ansible_play_hosts_all"): Needed("its play is of the members of one etcd"),
     ("roles/nvidia_device_plugin/templates/daemonset.yaml.j2", "groups[system_nodes]"): Needed(
         "one DaemonSet for the fleet, written once", "daemonset.yaml.j2"
     ),
@@ -98,6 +99,20 @@ def once(document: Any) -> Any:
     return [{**task, "block": once(task["block"])} if "block" in task else task for task in kept]
 
 
+def of_nodes(plays: list[dict[str, Any]]) -> list[Any]:
+    """What a playbook's own tasks and variables ask for each host of a group that grows with the fleet."""
+    parts = ("vars", "pre_tasks", "tasks", "post_tasks")
+    many = [play for play in plays if not {*str(play.get("hosts", "localhost")).split(":")} <= {*SMALL, "localhost"}]
+    return [once(play[part]) for play in many for part in parts if part in play]
+
+
+def test_what_a_play_asks_for_each_node_is_read_and_what_it_asks_once_is_not() -> None:
+    walk = "{{ groups['gpu_nodes'] | map('extract', hostvars) }}"
+    tasks = [{"name": "each", "debug": {"msg": walk}}, {"name": "once", "debug": {"msg": walk + "1"}, "run_once": True}]
+    plays = [{"hosts": "gpu_nodes", "tasks": tasks, "vars": {"mine": walk + "2"}}, {"hosts": "etcd", "tasks": tasks}]
+    assert [text for text in texts(of_nodes(plays)) if "groups" in text] == [walk + "2", walk]
+
+
 def templates_of(path: Path) -> Iterator[str]:
     if path.suffix == ".j2":
         yield path.read_text()
@@ -117,6 +132,9 @@ def test_no_expression_of_one_host_walks_all() -> None:
                     # Of few hosts, each may look at all; `group_names` is the cheaper question there too.
                     if not small or walk.startswith("inventory_hostname"):
                         found[str(path.relative_to(REPOSITORY)), walk] = text
+    for path in (REPOSITORY / "site.yml", *sorted((REPOSITORY / "playbooks").glob("*.yml"))):
+        for text in texts(of_nodes(yaml.safe_load(path.read_text()))):
+            found |= {(str(path.relative_to(REPOSITORY)), walk): text for walk in walks(text, NAMES)}
     for path in sorted((REPOSITORY / "inventory").rglob("*.y*ml")):
         for text in templates_of(path):
             found |= {(str(path.relative_to(REPOSITORY)), walk): text for walk in walks(text, NAMES)}

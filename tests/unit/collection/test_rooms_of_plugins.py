@@ -46,7 +46,7 @@ OF_GPU_BURNIN: Mapping[str, frozenset[str]] = {
     # fleet: what changes a running fleet is decided there, phase by phase (plugin_utils/roll.py).
     "action": frozenset({"admission", "errors", "fleet", "power", "system"}),
     "callback": frozenset({"errors", "fleet", "report"}),
-    "filter": frozenset({"admission", "fleet", "hardware", "system"}),
+    "filter": frozenset({"admission", "fleet", "hardware"}),
     "modules": frozenset({"admission", "api", "errors", "fleet", "power", "system"}),
     # The levels and models that there are, the names that are in use, and the one client of the API.
     "jobs": frozenset({"admission", "api", "hardware"}),

@@ -5,6 +5,7 @@ Only here: that a failed first contact reads well through each of Ansible's call
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.first_contact import 
 from gpu_burnin.fleet.model import ProbeResult, ProblemCode, Target
 from gpu_burnin.fleet.model import Problem as HostProblem
 from tests.support.fake_api import FakeApi
+from tests.support.site_plays import site_plays
 from tests.support.ssh_server import SshServer, StartServer, new_key
 
 DEFAULTS = {"address": None, "port": 22, "user": "root", "identity": None, "fingerprint": None}
@@ -260,3 +262,40 @@ def test_the_play_tells_each_problem_once_to_read(
     assert len([line for line in said if line.startswith("- gpu-01 to gpu-30, 30 hosts: the TCP connection was")]) == 1
     assert said.count(f"All of them: {tmp_path}/state/first-contact.txt") == 1
     assert not any("127.0.0.1" in line or "gpu-17" in line for line in said)
+
+
+@pytest.mark.slow
+def test_a_limit_dials_its_own_hosts_alone_and_compares_the_pinned_keys_of_all(
+    start_server: StartServer,
+    identity: Path,
+    tmp_path: Path,
+    ansible_playbook: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    shared = new_key()
+    servers = {"gpu-1": start_server(shared), "gpu-2": start_server(), "gpu-3": start_server(shared)}
+    hosts = {
+        name: {"ansible_host": "127.0.0.1", "ansible_port": server.port, "ansible_ssh_private_key_file": str(identity)}
+        for name, server in servers.items()
+    }
+    variables = {"fleet_known_hosts": str(tmp_path / "known_hosts"), "fleet_trust_new_hosts": True}
+    variables |= {"fleet_max_unreachable_share": 0, "fleet_scale": False, "fleet_domain": "muster.dev"}
+    groups = {"gpu_nodes": {"hosts": hosts}}
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"children": groups, "vars": variables}}))
+    (contact,) = (
+        task for play in site_plays() for task in play.get("tasks", ()) if task["name"] == "Meet every host over SSH"
+    )
+    (tmp_path / "site.yml").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [contact]}]))
+
+    def dialled(limit: str) -> tuple[set[str], str]:
+        for server in servers.values():
+            server.drop()
+        done = ansible_playbook("site.yml", "-l", limit, inventory="hosts.json")
+        return {name for name, server in servers.items() if server.transports}, done.stdout + done.stderr
+
+    assert dialled("localhost")[0] == set()
+    names, said = dialled("gpu-1,localhost")
+    assert names == {"gpu-1"} and "failed=0" in said
+    assert dialled("gpu_nodes,!gpu-3,localhost")[0] == {"gpu-1", "gpu-2"}
+    names, said = dialled("gpu-3,localhost")
+    assert names == {"gpu-3"} and "failed=1" in said
+    assert f"is also that of gpu-1 ([127.0.0.1]:{servers['gpu-1'].port})" in " ".join(said.split())

@@ -187,3 +187,18 @@ def test_all_hosts_are_probed_whatever_the_others_do(start_server: StartServer, 
         [target(bad, identity, "bad"), target(good, identity, "good")], tmp_path / "known_hosts", trust_new=True
     )
     assert [(r.target.name, r.ok) for r in results] == [("bad", False), ("good", True)]
+
+
+def test_the_key_that_is_pinned_for_a_host_nobody_dials_is_no_other_hosts(
+    start_server: StartServer, identity: Path, tmp_path: Path
+) -> None:
+    key, known = new_key(), tmp_path / "known_hosts"
+    away, clone, fine = start_server(key), start_server(key), start_server()
+    others = [target(away, identity, "away"), Target("never-met", "127.0.0.9")]
+    assert probe(others[:1], known, trust_new=True)[0].ok
+    away.close()
+    results = probe(
+        [target(clone, identity, "clone"), target(fine, identity, "fine")], known, trust_new=True, others=others
+    )
+    assert [codes(result) for result in results] == [["HOST_KEY_DUPLICATE"], []]
+    assert "is also that of away" in results[0].problems[0].message

@@ -18,6 +18,13 @@ except ImportError as error:
     MISSING = error
 
 
+def beyond_limit(inventory: Any) -> frozenset[str]:
+    """The hosts of the inventory that `--limit` leaves out of the whole run; the play's own hosts are localhost."""
+    limited = {host.name for host in inventory.get_hosts("all", ignore_restrictions=True)}
+    every = inventory.get_hosts("all", ignore_limits=True, ignore_restrictions=True)
+    return frozenset(host.name for host in every if host.name not in limited)
+
+
 class ActionModule(ActionBase):
     """Runs on the controller alone."""
 
@@ -34,9 +41,13 @@ class ActionModule(ActionBase):
                 f"the Python of ansible-playbook has no package {(MISSING.name or str(MISSING)).partition('.')[0]}; "
                 "install it there: pip install 'gpu-burnin[controller]'"
             )
-        progress = Progress("probed", len(arguments["hosts"]), self._display.display)
+        undialled = beyond_limit((task_vars or {})["hostvars"]._inventory)
+        dialled = sum(host["name"] not in undialled for host in arguments["hosts"])
+        progress = Progress("probed", dialled, self._display.display)
         try:
-            result.update(meet(arguments, check_mode=self._task.check_mode, on_done=progress.advance))
+            result.update(
+                meet(arguments, check_mode=self._task.check_mode, on_done=progress.advance, undialled=undialled)
+            )
         except FleetError as error:
             raise AnsibleActionFail(str(error)) from error
         for line in result["left_out"]:

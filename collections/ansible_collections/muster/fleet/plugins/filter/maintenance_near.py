@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,8 +27,17 @@ options:
     description: Name of the host.
     type: str
     required: true
+  own_groups:
+    description: The groups of the host, Ansible's C(group_names).
+    type: list
+    elements: str
+    required: true
   groups:
-    description: Ansible's C(groups).
+    description: Ansible's C(groups), whose names alone are read.
+    type: dict
+    required: true
+  hostvars:
+    description: Ansible's C(hostvars), whose names alone are read.
     type: dict
     required: true
   before_s:
@@ -40,7 +49,7 @@ author:
 """
 
 EXAMPLES = r"""
-why: "{{ fleet_maintenance | muster.fleet.maintenance_near(inventory_hostname, groups) }}"
+why: "{{ fleet_maintenance | muster.fleet.maintenance_near(inventory_hostname, group_names, groups, hostvars) }}"
 """
 
 RETURN = r"""
@@ -50,10 +59,17 @@ _value:
 """
 
 
-def maintenance_near(windows: Any, host: str, groups: Mapping[str, Collection[str]], before_s: float = 3600) -> str:
+def maintenance_near(
+    windows: Any,
+    host: str,
+    own_groups: Collection[str],
+    groups: Container[str],
+    hostvars: Container[str],
+    before_s: float = 3600,
+) -> str:
     """The sentence. Raises AnsibleFilterError that names the window and the key."""
     try:
-        return near(windows, groups, host, float(before_s), datetime.now(UTC))
+        return near(windows, host, own_groups, groups, hostvars, float(before_s), datetime.now(UTC))
     except CalendarError as error:
         raise AnsibleFilterError(str(error)) from error
 

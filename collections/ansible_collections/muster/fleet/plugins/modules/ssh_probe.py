@@ -18,7 +18,8 @@ description:
   - A host key is compared with the fingerprint given, and with the project's known_hosts file. One that is seen for
     the first time is added to that file when the fingerprint matches, or with O(trust_new_hosts). One that differs from
     the pinned key is an error and never accepted.
-  - Host keys that several hosts share (cloned images) are an error.
+  - With C(--limit) only the hosts of the run are dialled.
+  - Host keys that several hosts share (cloned images) are an error. Of hosts not dialled the pinned key counts.
   - Reports the problems of all hosts at once, each with what to do. The same problem of many hosts is one line with the
     runs of their names folded; then C(first-contact.txt) beside O(known_hosts) has a line for each host.
 options:
@@ -68,7 +69,9 @@ options:
     default: []
     version_added: "0.2.0"
   max_unreachable_share:
-    description: Largest share of O(nodes) that is left out, between 0 (none) and 1. Above 0 it is one node at least.
+    description:
+      - Largest share of O(nodes) that is left out, between 0 (none) and 1. Above 0 it is one node at least.
+      - It is a share of all of them, with C(--limit) too.
     type: float
     default: 0
     version_added: "0.2.0"
@@ -124,7 +127,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 hosts:
-  description: One entry for each host, in the order given.
+  description: One entry for each host that was dialled, in the order given.
   returned: success
   type: list
   elements: dict

@@ -65,7 +65,7 @@ def failure(
     lines = [f"- {problem.line(groups)}" for problem in found]
     unnamed = [p for p in found if not name_groups(p.hosts, groups) and not is_named_in_full(p.hosts)]
     if len(lines) > LINES_SHOWN or every or any(len(problem.hosts) > HOSTS_UNLISTED for problem in unnamed):
-        written = list_file and _write(list_file, every or [_in_full(problem) for problem in found])
+        written = list_file and write_list(list_file, every or [_in_full(problem) for problem in found])
         if written and len(lines) > LINES_SHOWN:
             lines = _some_of_each(found, groups)
         if written:
@@ -79,6 +79,17 @@ def forget(list_file: Path | None) -> None:
     if list_file is not None:
         with contextlib.suppress(OSError):
             list_file.unlink(missing_ok=True)
+
+
+def write_list(path: Path, lines: Sequence[str]) -> bool:
+    """Write the list whole, for its owner alone; False where that cannot be done."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with replacing(path) as file:
+            file.writelines(f"{line}\n".encode() for line in lines)
+    except OSError:
+        return False
+    return True
 
 
 def _some_of_each(problems: Sequence[Problem], groups: Mapping[str, Sequence[str]]) -> list[str]:
@@ -103,14 +114,3 @@ def _some_of_each(problems: Sequence[Problem], groups: Mapping[str, Sequence[str
 def _in_full(problem: Problem) -> str:
     place = ", ".join(part for part in (problem.where, *problem.hosts) if part)
     return f"{place}: {problem.message}; {problem.fix}" if place else f"{problem.message}; {problem.fix}"
-
-
-def _write(path: Path, lines: Sequence[str]) -> bool:
-    """Write the list whole, for its owner alone; False where that cannot be done."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with replacing(path) as file:
-            file.writelines(f"{line}\n".encode() for line in lines)
-    except OSError:
-        return False
-    return True

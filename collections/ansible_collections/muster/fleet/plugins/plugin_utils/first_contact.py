@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,14 @@ LIST_NAME = "first-contact.txt"
 SILENCE = frozenset({ProblemCode.UNREACHABLE, ProblemCode.NO_SSH})
 
 
-def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[int], None]) -> dict[str, Any]:
-    """Probe all hosts and give the task's result. Raises FleetError, and ProblemsFound with those of all hosts."""
-    targets = [
+def meet(
+    arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[int], None], undialled: Collection[str] = ()
+) -> dict[str, Any]:
+    """Probe the hosts and give the task's result. Raises FleetError, and ProblemsFound with those of all hosts.
+
+    Of the `undialled` ones it only compares the keys that are pinned for them.
+    """
+    every = [
         Target(
             name=host["name"],
             address=host["address"] or host["name"],
@@ -38,6 +43,7 @@ def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[i
         )
         for host in arguments["hosts"]
     ]
+    targets = [target for target in every if target.name not in undialled]
     known_hosts = Path(arguments["known_hosts"])
     try:
         results = probe(
@@ -48,6 +54,7 @@ def meet(arguments: Mapping[str, Any], *, check_mode: bool, on_done: Callable[[i
             timeout_s=arguments["timeout_s"],
             threads=arguments["threads"],
             on_done=on_done,
+            others=[target for target in every if target.name in undialled],
         )
     except GpuBurninError as error:
         raise FleetError(str(error)) from error

@@ -19,7 +19,10 @@ def scrape_targets(
     Of a host's groups it is the first of Muster's own, whatever other ones the site has put it into.
     Raises FleetError for a host without an address, for two with the same one and for a place that cannot be a label.
     """
-    at = addresses(hosts, hostvars)
+    # Each look into hostvars makes Ansible put the host's variables together anew.
+    wanted = list(hosts)
+    known = {host: hostvars[host] for host in wanted if host in hostvars}
+    at = addresses(wanted, known)
     _refuse_shared(at)
     group_of = {host: group for group in reversed(KNOWN_GROUPS) for host in groups.get(group, ())}
     return [
@@ -28,7 +31,7 @@ def scrape_targets(
             "labels": {
                 "instance": host,
                 "group": group_of.get(host, ""),
-                **metric_labels_of(host, hostvars[host].get("fleet_place")),
+                **metric_labels_of(host, known[host].get("fleet_place")),
             },
         }
         for host, address in at.items()
