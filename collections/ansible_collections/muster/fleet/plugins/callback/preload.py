@@ -57,7 +57,6 @@ PRELOADED = (
             "muster.fleet.file_set",
             "muster.fleet.kube_health",
             "muster.fleet.power_grant",
-            "muster.fleet.power_grant",
         ),
     ),
     (connection_loader, ("ansible.builtin.ssh",)),

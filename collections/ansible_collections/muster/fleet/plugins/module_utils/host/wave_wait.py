@@ -12,9 +12,9 @@ START_S = 30
 def wave_wait_s(asked_s: int, *, hosts: int, forks: int, wave_nodes: int, extended_s: int = 0) -> int:
     """Seconds until the last of `hosts` has had its waves, or `asked_s` where that is more.
 
-    Runs are started in batches of `forks`, and go on beside each other; then `wave_nodes` at a time make waves.
-    `extended_s` is what an extended run adds.
+    Runs are started in batches of `forks`, and go on beside each other; then `wave_nodes` at a time make waves, and
+    never more than Ansible works on. `extended_s` is what an extended run adds.
     """
     run_s = RUN_S + extended_s
-    batches, turns = -(-hosts // forks), -(-hosts // wave_nodes)
+    batches, turns = -(-hosts // forks), -(-hosts // min(wave_nodes, forks))
     return max(asked_s, run_s + START_S * batches + run_s // WAVES_PART * turns)
