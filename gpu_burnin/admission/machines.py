@@ -6,6 +6,7 @@ What power is wanted, what people ask and all that the scaler has seen is not to
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,12 +83,14 @@ def forget_machines(api: KubeApi, names: Names, *, apply: bool) -> Machines:
         return Machines({}, {})
     if apply:
         for name in known:
-            api.delete(machines_path(names, name), f"delete {MACHINE_KIND} {name}")
+            # Somebody else may have done it.
+            with suppress(NotFound):
+                api.delete(machines_path(names, name), f"delete {MACHINE_KIND} {name}")
     notes = (
-        f"{name}: its machine is off, and without fleet_scale nobody puts it on; put it on, then take back the hold of "
-        f'the scaler: muster node release {name} --reason "no scaler"'
+        f"{name}: its machine is off or on its way there, and without fleet_scale nobody puts it on; put it on, then "
+        f'take back the hold of the scaler: muster node release {name} --reason "no scaler"'
         for name, one in sorted(known.items())
-        if one.status.power is Power.OFF
+        if one.status.power is Power.OFF or (one.spec.wanted is not None and one.spec.wanted.power is Power.OFF)
     )
     return Machines({name: _parts(one.spec) for name, one in known.items()}, {}, tuple(notes))
 

@@ -48,7 +48,7 @@ class BurnIn:
     @property
     def turns(self) -> int:
         """How often nodes swing their power, one set of them after the other."""
-        return -(-self.nodes // self.at_once) if self.waves_s else 0
+        return -(-self.nodes // min(self.at_once, self.forks)) if self.waves_s else 0
 
     @property
     def play_s(self) -> float:

@@ -54,13 +54,15 @@ def test_a_machine_that_left_goes_unless_it_is_off(there: FakeApi, kube: KubeApi
 
 
 def test_without_the_scaler_all_go_and_those_that_are_off_are_named(there: FakeApi, kube: KubeApi) -> None:
-    have_machines(kube, NAMES, {"gpu-1": SPEC, "gpu-2": SPEC}, apply=True)
+    have_machines(kube, NAMES, {"gpu-1": SPEC, "gpu-2": SPEC, "gpu-3": SPEC}, apply=True)
     there.merge("machinepowers", "gpu-1", {"status": {"power": "off"}})
-    assert forget_machines(kube, NAMES, apply=False).changed and len(there.objects["machinepowers"]) == 2
+    there.merge("machinepowers", "gpu-3", {"spec": {"wanted": WISH}, "status": {"power": "on"}})
+    assert forget_machines(kube, NAMES, apply=False).changed and len(there.objects["machinepowers"]) == 3
     done = forget_machines(kube, NAMES, apply=True)
     assert done.changed and there.objects["machinepowers"] == {}
-    (note,) = done.notes
-    assert note.startswith("gpu-1: its machine is off") and "muster node release gpu-1 --reason" in note
+    first, second = done.notes
+    assert first.startswith("gpu-1: its machine is off") and "muster node release gpu-1 --reason" in first
+    assert second.startswith("gpu-3: its machine is off or on its way there")
     assert not forget_machines(kube, NAMES, apply=True).changed
 
 

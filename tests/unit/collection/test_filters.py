@@ -97,6 +97,9 @@ def test_a_node_waits_for_its_waves_until_all_others_had_theirs(
     # At a feed of its own limit, which takes numbers as Ansible gives them.
     at: dict[str, Any] = {"feed_limits": {"7": str(wave_nodes)}, "feed": 7}
     assert wave_wait(1800, hosts=hosts, forks=forks, wave_nodes=1000, extended_s=extended_s, **at) == expected_s
+    # Those that wait at a feed with fewer turns keep the forks.
+    beside: dict[str, Any] = {"feed_limits": {"a": wave_nodes, "b": 1000}, "feed": "b"}
+    assert wave_wait(1800, hosts=hosts, forks=forks, wave_nodes=1000, extended_s=extended_s, **beside) == expected_s
 
 
 @pytest.mark.parametrize(

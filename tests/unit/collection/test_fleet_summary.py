@@ -257,6 +257,16 @@ def test_a_node_that_was_left_out_is_named_with_what_to_do_and_is_not_held() -> 
     assert "gpu-2 is held" not in text and "report/gpu-2" not in text
 
 
+def test_a_machine_that_the_scaler_has_switched_off_is_not_missed() -> None:
+    fleet = variables()
+    fleet["gpu-2"] = {key: fleet["gpu-2"][key] for key in ("fleet_state_dir", "ansible_inventory_sources")}
+    fleet["gpu-2"]["__preflight_facts"] = {"unreachable": True, "msg": "No route to host"}
+    fleet["localhost"] = {**fleet.get("localhost", {}), "__fleet_first_contact": {"switched_off": ["gpu-2"]}}
+    text = fleet_summary(HOSTS, fleet, GROUPS, [host for host in HOSTS if host != "gpu-2"])
+    assert rows(text)["gpu-2"] == "gpu-2 GPU node off the scaler has switched it off"
+    assert "no answer to SSH" not in text and "gpu-2 is held" not in text
+
+
 def test_a_fleet_without_snapshots_is_told_so() -> None:
     assert "No snapshots are made of etcd: set etcd_backup_recipients" in fleet_summary(
         HOSTS, variables(), GROUPS, HOSTS

@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
         limits = read_limits(given["feed_limits"], given["other_feeds"])
         if self._task.check_mode:
             return self._module(given, task_vars)
-        turns = Turns(Path(given["directory"]).expanduser(), limits)
+        turns = Turns(Path(given["directory"]), limits)
         if busy := turns.take(
             node, given["feed"], given["waves_s"], given["wait_s"], lambda busy: self._show(node, busy)
         ):

@@ -17,7 +17,7 @@ version_added: "0.2.0"
 description:
   - Gives the seconds until the last host of the play has had its waves, or the number given where that is more. Runs
     are started in batches of O(forks), and go on beside each other; then they make waves, as if all of them stood at
-    the feed of the host.
+    the feed with the fewest turns, since those that wait there keep forks from the others.
 options:
   _input:
     description: The shortest wait, in seconds.
@@ -76,9 +76,10 @@ def wave_wait(
 ) -> int:
     """The seconds; numbers may be given as text. Raises AnsibleFilterError for limits that are none."""
     try:
-        at_once = read_limits(feed_limits or {}, wave_nodes).of(str(feed))
+        limits = read_limits(feed_limits or {}, wave_nodes)
     except LimitsError as error:
         raise AnsibleFilterError(str(error)) from error
+    at_once = min([limits.of("" if feed is None else str(feed)), *limits.by_feed.values()])
     return wave_wait_s(int(asked_s), hosts=int(hosts), forks=int(forks), wave_nodes=at_once, extended_s=int(extended_s))
 
 

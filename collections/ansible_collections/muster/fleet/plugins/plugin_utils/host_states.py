@@ -53,14 +53,19 @@ def host_states(
     hosts: Iterable[str], registered: Registered, groups: Mapping[str, Iterable[str]], well: Iterable[str]
 ) -> list[HostState]:
     """The hosts in the order of the house; `well` are those without a failed task. Raises FleetError for a stranger."""
-    result = registered("localhost").get("__node_admission_result", {})
+    controller = registered("localhost")
+    result = controller.get("__node_admission_result", {})
+    off = set((controller.get("__fleet_first_contact") or {}).get("switched_off", ()))
     admitted: dict[str, Mapping[str, Any]] = {str(node["name"]): node for node in result.get("nodes", [])}
     roles: dict[str, list[str]] = defaultdict(list)
     for group in ROLES:
         for host in groups.get(group, ()):
             roles[host].append(group)
     fine = set(well)
-    found = (_host(host, roles.get(host, ()), registered(host), admitted.get(host, {}), fine) for host in hosts)
+    found = (
+        _host(host, roles.get(host, ()), registered(host), admitted.get(host, {}), well=host in fine, off=host in off)
+        for host in hosts
+    )
     return sorted(found, key=lambda host: (host.rank, host.name))
 
 
@@ -74,7 +79,7 @@ def without_backup(groups: Mapping[str, Iterable[str]], hostvars: Mapping[str, A
 
 
 def _host(
-    name: str, groups: Collection[str], variables: Any, admission: Mapping[str, Any], well: Collection[str]
+    name: str, groups: Collection[str], variables: Any, admission: Mapping[str, Any], *, well: bool, off: bool
 ) -> HostState:
     if not isinstance(variables, Mapping):
         raise FleetError(f"{name} is not in the inventory; correct the hosts of the summary")
@@ -83,11 +88,14 @@ def _host(
     burnin: Mapping[str, Any] = variables.get("__gpu_burnin_result") or {}
     found = {part: variables.get(f"nvidia_{role}_found") or {} for part, role in _PARTS.items()}
     stack = {part: str(result["held"]) for part, result in found.items() if result.get("held")}
-    absent = bool((variables.get("__preflight_facts") or {}).get("unreachable"))
-    held = "gpu_nodes" in groups and admission.get("state") != "ready" and not absent
-    if absent:
+    silent = bool((variables.get("__preflight_facts") or {}).get("unreachable"))
+    off, absent = silent and off, silent and not off
+    held = "gpu_nodes" in groups and admission.get("state") != "ready" and not silent
+    if off:
+        state = "off  the scaler has switched it off"
+    elif absent:
         state = "LEFT OUT: does not answer SSH"
-    elif name not in well:
+    elif not well:
         state = "FAILED: see the failed task above"
     elif not burnin and not admission:
         state = next((f"held  no {part} as asked" for part in stack), "up")
