@@ -57,7 +57,7 @@ upgrade-minor: setup-dev ## API servers of Kubernetes 1.35 and 1.36 beside each 
 lab-operations: setup-lab ## On a fleet of the lab, while clients write: parts of the control plane die, etcd is restored, a member, all CAs and the encryption key are replaced (30 minutes)
 	@pytest -v tests/integration/on_demand
 
-test: setup-lab ## Prove the project: each kind of proof once, on a budget of CPU seconds (45 minutes on two cores; docs/reference/proof.md)
+test: setup-lab ## Prove the project: each kind of proof once, on a budget of CPU seconds (50 minutes on two cores; docs/reference/proof.md)
 	@python -m tools.prove
 
 soak: setup-lab ## What repeats a proof: every draw, scenario and alert, outages, rotations, 20 kills (hours); SEED=20261126 repeats that day's

@@ -490,6 +490,7 @@ def test_a_machine_that_is_switched_gets_its_object_once(
 def test_without_scale_no_machine_and_no_definition_is_made(
     run_module: RunModule, parameters: dict[str, Any], api: FakeApi
 ) -> None:
+    api.unknown.add("machinepowers")
     code, _ = run_module(**{**with_power(parameters, POWER), "scale": False})
     assert code == 0 and "machinepowers" not in api.objects
     assert "machinepowers.muster.dev" not in api.objects["customresourcedefinitions"]

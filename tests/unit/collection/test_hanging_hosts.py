@@ -2,6 +2,8 @@
 
 Two kinds: a machine that answers nothing any more (SSH's own questions find it), and one whose kernel answers while a
 task there never ends (the plays' `timeout`).
+
+Only here: real SSH to a line that goes dead, and Ansible's own end of a task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The end of a run of thousands of hosts: some 60 lines, a list with every host, each host's variables read once."""
+"""The end of a run of thousands of hosts: some 60 lines, a list with every host, each host's variables read once.
+
+Only here: the summary in Ansible itself, with more hosts than a screen holds.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 DOCUMENTATION = r"""
 name: target_files
 short_description: The files in which Prometheus finds the targets of its jobs
-version_added: "0.3.0"
+version_added: "0.2.0"
 description:
   - Gives one entry for each job, as M(muster.fleet.file_set) takes them, of the file C(JOB.json).
 options:

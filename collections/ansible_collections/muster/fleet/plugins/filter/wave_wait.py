@@ -39,12 +39,12 @@ options:
     description: How many make waves at a time at each of these feeds, as C(fleet_feed_limits).
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   feed:
     description: The feed of the host; empty for none.
     type: str
     default: ""
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   extended_s:
     description: Seconds that an extended run adds to each run.
     type: int

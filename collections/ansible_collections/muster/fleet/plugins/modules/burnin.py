@@ -95,7 +95,7 @@ options:
   joined:
     description: With O(phase=wait), whether the run was found under way. Then another one may be needed after it.
     type: bool
-    version_added: "0.3.0"
+    version_added: "0.2.0"
     default: false
   maintenance:
     description: Which maintenance window of the host is near or open, as one sentence; empty for none.

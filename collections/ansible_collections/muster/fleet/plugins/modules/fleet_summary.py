@@ -11,7 +11,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 DOCUMENTATION = r"""
 module: fleet_summary
 short_description: One screen that says how each host stands after a run
-version_added: "0.3.0"
+version_added: "0.2.0"
 description:
   - Runs on the controller, once for all hosts, and reads the variables of each host once.
   - Up to 40 hosts have a line each, GPU nodes with verdict and driver; then comes what holds each node that is held,

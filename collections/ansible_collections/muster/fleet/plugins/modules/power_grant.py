@@ -26,27 +26,27 @@ options:
     description: Folder on the controller where the turns are kept.
     type: path
     required: true
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   feed:
     description: The feed of the host, as C(fleet_place) says it; empty for none.
     type: str
     default: ""
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   feed_limits:
     description: How many hosts may swing at the same time at each of these feeds, as C(fleet_feed_limits).
     type: dict
     default: {}
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   other_feeds:
     description: How many may at all other feeds together, hosts without a feed included.
     type: int
     default: 1
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   waves_s:
     description: How long the waves that the burn-in asks for take, in seconds.
     type: float
     required: true
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   kubeconfig:
     description: >-
       Kubeconfig of the provisioner on the controller, by which the ledger says that the host swings, so that the scaler
@@ -54,17 +54,17 @@ options:
       warns.
     type: path
     default: ""
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   domain:
     description: Domain of the fleet's names in the cluster.
     type: str
     default: muster.dev
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   wait_s:
     description: Longest time to wait for a turn, in seconds.
     type: int
     default: 1800
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   timeout_s:
     description: Longest time to wait once the host has its turn, in seconds; the length of the waves comes on top.
     type: int

@@ -48,12 +48,12 @@ options:
     description: Folder of a mirror that has the archive, under its name. http, https or file (a folder on the host).
     type: str
     default: ""
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   timeout_s:
     description: Give up when the mirror is silent for so long, in seconds.
     type: float
     default: 30
-    version_added: "0.3.0"
+    version_added: "0.2.0"
   links:
     description: Symbolic links to make, path to target.
     type: dict
