@@ -22,6 +22,7 @@ def render(found: Teams) -> str:
         shortages=shortages(found),
         worst=worst(found),
         badge_of=badge_of,
+        shortcoming=shortcoming,
         bar=bar,
         number=number,
         much=much,
@@ -44,6 +45,13 @@ def badge_of(team: Team) -> str:
         return "FAIL"
     short = any(one.shortage(team.name) for one in team.dedicated)
     return "NOTE" if team.jobs or team.checking or short else "PASS"
+
+
+def shortcoming(team: Team) -> str:
+    """What a team is marked for of which no job waits."""
+    if team.problem:
+        return "its queue takes no jobs"
+    return "nodes are checked" if team.checking else "nodes of its own are missing"
 
 
 def bar(share: Share) -> list[tuple[str, float, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,9 @@ def test_json_and_page_have_the_same(api: FakeApi, tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert problems(page) == []
     assert "vision/rack5" in Parsed(page).text and "2 jobs wait" in Parsed(page).text
+    # Nothing of audio waits or is checked; it has no node of its own yet.
+    (mark,) = re.findall(r"<b>audio</b> <span class=\"verdict \w+\">(.*?)</span>", page)
+    assert mark.endswith("nodes of its own are missing"), mark
 
 
 def test_texts_of_people_do_not_run_in_the_page() -> None:
