@@ -28,6 +28,7 @@ from gpu_burnin.system.codec import to_json
 
 # How much longer than planned waves may take; those of a node that was granted none have not begun by then.
 SLACK_S = 60.0
+_UNKNOWN = "nobody knows whether its node swings; look there with `gpu-burnin status`, then remove it"
 # Most is said of so many nodes; the others are counted.
 _NAMED = 3
 
@@ -82,7 +83,7 @@ class Turns:
         """End the turn of a node whose waves are over, where it is this process's. Raises GpuBurninError."""
         with alone(self.directory):
             path = self._path(node)
-            if path.exists() and documents.read(Turn, path).owner == process(os.getpid()):
+            if path.exists() and documents.read(Turn, path, _UNKNOWN).owner == process(os.getpid()):
                 path.unlink()
 
     def counted(self) -> list[Turn]:
@@ -137,7 +138,7 @@ class Turns:
         found = []
         for path in sorted(self.directory.glob("*.json")):
             try:
-                found.append(documents.read(Turn, path))
+                found.append(documents.read(Turn, path, _UNKNOWN))
             except GpuBurninError:
                 # Given back since it was listed: who only looks has no lock.
                 if path.exists():

@@ -12,6 +12,7 @@ from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
 # Of all of them: the first were those of driver upgrades.
 SCHEMA = "muster-driver-upgrade/v1"
+_UNKNOWN = "nobody knows what was begun; repair it, or move it away and look at `muster status`"
 
 
 class _Document(Protocol):
@@ -22,15 +23,15 @@ class _Document(Protocol):
 _T = TypeVar("_T", bound=_Document)
 
 
-def read(kind: type[_T], path: Path) -> _T:
-    """A document of its kind, with the field `schema`. Raises GpuBurninError for one that cannot be used."""
+def read(kind: type[_T], path: Path, unknown: str = _UNKNOWN) -> _T:
+    """A document of its kind, with the field `schema`. Raises GpuBurninError for one that cannot be used.
+
+    `unknown` is what follows from one that cannot be read, and what to do.
+    """
     try:
         found = from_json(kind, parse_json(read_text(path)))
     except (OSError, ValueError, Misfit) as error:
-        raise GpuBurninError(
-            f"{path} cannot be read ({error}), so nobody knows what was begun; repair it, or move it away and look at "
-            "`muster status`"
-        ) from error
+        raise GpuBurninError(f"{path} cannot be read ({error}), so {unknown}") from error
     if found.schema != SCHEMA:
         raise GpuBurninError(f"{path} is of schema {found.schema}; move it away")
     return found

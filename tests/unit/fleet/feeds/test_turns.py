@@ -239,7 +239,7 @@ def test_a_name_that_no_file_can_have_is_an_error_that_names_it(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "gpu-9.json cannot be read"),
+        ("{", "nobody knows whether its node swings; look there with `gpu-burnin status`"),
         ('{"schema": "muster-driver-upgrade/v1"}', "gpu-9.json cannot be read"),
         ("\x00", "gpu-9.json cannot be read"),
     ],
