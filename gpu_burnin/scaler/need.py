@@ -115,11 +115,17 @@ def needs(requests: Sequence[Request], place: Room, rules: Rules, now: datetime)
     answers: list[Answer] = []
     wishes: list[SetWish] = []
     notes: list[str] = []
-    for request in sorted(requests, key=lambda one: (one.state is not Asked.PROVISIONED, one.created, one.key)):
+    for request in sorted(requests, key=_turn):
         if request.state is Asked.OVER:
             continue
         if request.state is Asked.PROVISIONED:
             answers += _kept(request, place, rules, now)
+            continue
+        if request.nodes:
+            # It ran before its queue had this check: what it was refused would end it.
+            place.give(request)
+            message = f"its job runs already, on {len(request.nodes)} nodes"
+            answers.append(Answer(request.key, Verdict.PROVISIONED, "Provisioned", message))
             continue
         if request.problem:
             answers.append(Answer(request.key, Verdict.FAILED, "Unreadable", request.problem))
@@ -144,6 +150,11 @@ def needs(requests: Sequence[Request], place: Room, rules: Rules, now: datetime)
         if message != request.message:
             answers.append(Answer(request.key, Verdict.WAIT, "Starting", message))
     return Needs(tuple(answers), tuple(wishes), frozenset(place.claimed), tuple(notes))
+
+
+def _turn(request: Request) -> tuple[bool, datetime, str]:
+    """Those whose nodes are known come first, then the others as they were made."""
+    return (request.state is not Asked.PROVISIONED and not request.nodes, request.created, request.key)
 
 
 def for_spare(place: Room, rules: Rules) -> list[SetWish]:

@@ -9,25 +9,27 @@ import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpu_burnin.api.names import CHECK
 from gpu_burnin.scaler.requests import API
 from tests.integration.gate import numbers
 from tests.integration.jobs_stack import Jobs
-from tests.integration.kube import until
-from tests.integration.scaler_queue import Machines, gang, queues_open
-from tests.integration.scaler_site import scaler
+from tests.integration.kube import MERGE_PATCH, until
+from tests.integration.scaler_queue import POWERED, Machines, gang, queues_open
+from tests.integration.scaler_site import MODEL, scaler
 from tests.support.admitter_helpers import settled
 
-# DEEP asks for a proof that no node has.
-TEAM, DEEP = "scaled", "deep"
+# DEEP asks for a proof that no node has, OLD had no machines that are switched.
+TEAM, DEEP, OLD = "scaled", "deep", "old"
 
 
 @pytest.fixture(scope="module")
 def cloud(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     made = Machines(jobs.server, tmp_path_factory.mktemp("cloud"))
-    with queues_open(jobs, made, {TEAM: "quick", DEEP: "extended"}, nodes=3):
+    with queues_open(jobs, made, {TEAM: "quick", DEEP: "extended", OLD: "quick"}, nodes=3):
         yield made
 
 
@@ -69,6 +71,57 @@ def test_a_gang_of_two_is_given_machines_which_go_when_it_has_ended(
         process.kill()
     steps = list(times)
     print({f"{a} to {b}": round(times[b] - times[a], 1) for a, b in itertools.pairwise(steps)})
+
+
+def test_a_job_that_runs_when_its_queue_gets_the_check_runs_on(jobs: Jobs, cloud: Machines, tmp_path: Path) -> None:
+    """As when fleet_scale is set on a fleet at work. There is no machine beside those that it has."""
+    name = f"rack-{next(numbers)}"
+    cloud.add(name)
+    path = f"/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{OLD}"
+
+    def have_checks(*names: str) -> None:
+        checks = {"admissionChecksStrategy": {"admissionChecks": [{"name": one} for one in names]}}
+        reply = jobs.root.request("PATCH", path, {"spec": checks}, MERGE_PATCH)
+        assert reply.status == 200, reply.message
+
+    def requests() -> list[dict[str, Any]]:
+        return list(jobs.items(f"{API}/namespaces/{OLD}/provisioningrequests"))
+
+    have_checks(CHECK)
+    process = scaler(cloud, tmp_path, "scaler-0", idle_s=3600, spare={MODEL: 1})
+    process.start()
+    try:
+        until("the machine", lambda: len(cloud.on) == 1, 60)
+        gang(jobs, OLD, "old", 1)
+        until("its pod", lambda: len(jobs.bound(OLD)) == 1, 90)
+        jobs.running(OLD)
+        before = jobs.bound(OLD)
+        assert requests() == []
+        have_checks(CHECK, POWERED)
+        until("the request", lambda: bool(requests()), 60)
+
+        def provided() -> bool:
+            conditions = [one for request in requests() for one in request.get("status", {}).get("conditions", [])]
+            return any(one["type"] == "Provisioned" and one["status"] == "True" for one in conditions)
+
+        until("its answer", provided, 30)
+        (workload,) = jobs.workloads(OLD)
+        conditions = {one["type"]: one["status"] for one in workload["status"]["conditions"]}
+        assert conditions["Admitted"] == "True" and conditions.get("Evicted") != "True", conditions
+        assert jobs.bound(OLD) == before
+        for pod in before:
+            jobs.ended(OLD, pod)
+    except TimeoutError as error:
+        seen = [one["status"] for one in jobs.workloads(OLD)]
+        raise AssertionError(f"{error}: {seen}: {process.log.read_text()[-3000:]}") from error
+    finally:
+        process.kill()
+    last = scaler(cloud, tmp_path, "scaler-off", idle_s=1)
+    last.start()
+    try:
+        until("the end of the machine", lambda: not cloud.on, 120)
+    finally:
+        last.kill()
 
 
 def test_a_node_that_is_not_as_the_queue_asks_sends_the_job_back_as_soon_as_it_is_chosen(

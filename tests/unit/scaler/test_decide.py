@@ -45,6 +45,18 @@ def test_free_nodes_serve_and_nothing_is_put_on() -> None:
     assert job.state is Asked.PROVISIONED and sum(powers(made).values()) == 2
 
 
+def test_a_job_that_ran_before_its_queue_had_the_check_is_left_alone() -> None:
+    """Kueue asks for it like for any other, and ends it when it is refused; there is no machine beside its own."""
+    made = site(off=1, on=2)
+    job = made.ask("a/b", 2)
+    made.settle()
+    assert job.begun is not None and sorted(job.on) == ["on-0", "on-1"]
+    job.state, job.message = Asked.OPEN, ""
+    made.settle()
+    assert (job.state, job.message) == (Asked.PROVISIONED, "its job runs already, on 2 nodes")
+    assert sum(powers(made).values()) == 2, "nothing is put on for it"
+
+
 def test_it_is_told_who_comes() -> None:
     made = site(off=5)
     job = made.ask("a/b", 5)
