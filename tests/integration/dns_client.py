@@ -1,10 +1,10 @@
 """A pod's questions to its name server, from a network namespace of its own: `python -m tests.integration.dns_client`.
 
 Each prints one JSON document. ask SERVER NAME...: one after the other; code and address of each. lookups SERVER COUNT
-NAME...: COUNT questions over these names; how many were answered. flood SERVER QPS SECONDS PREFIX: QPS different names
-a second, whatever is answered; sent and answered. steady SERVER COUNT PREFIX: different names, five a second, each
-once; how many were answered, and the slowest in seconds. glibc NAME: as its resolver does it, by /etc/resolv.conf; the
-address and the seconds.
+PORT NAME...: COUNT questions over these names, from PORT and those after it; how many were answered. flood SERVER QPS
+SECONDS PREFIX: QPS different names a second, whatever is answered; sent and answered. steady SERVER COUNT PREFIX:
+different names, five a second, each once; how many were answered, and the slowest in seconds. glibc NAME: as its
+resolver does it, by /etc/resolv.conf; the address and the seconds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ TIMEOUT_S = 1.0
 PAUSE_S = 0.2
 
 
-def ask(server: str, name: str, timeout_s: float = TIMEOUT_S) -> tuple[str, float]:
-    """Code, or "none" without an answer and "refused" without a server, and the seconds that it took."""
+def ask(server: str, name: str, timeout_s: float = TIMEOUT_S, port: int = 0) -> tuple[str, float]:
+    """Code, or "none" without an answer and "refused" without a server, and the seconds that it took.
+
+    `port` is its own, 0 for any.
+    """
     began = time.monotonic()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(timeout_s)
+        client.bind(("", port))
         client.connect((server, PORT))
         try:
             client.send(question(7, name))
@@ -79,8 +83,10 @@ def main(act: str, *words: str) -> None:
     match act, *words:
         case "ask", server, *names:
             found = [ask(server, name)[0] for name in names]
-        case "lookups", server, count, *names:
-            answers = [ask(server, name)[0] for _, name in zip(range(int(count)), itertools.cycle(names), strict=False)]
+        case "lookups", server, count, port, *names:
+            ports = range(int(port), int(port) + int(count))
+            pairs = zip(ports, itertools.cycle(names), strict=False)
+            answers = [ask(server, name, port=own)[0] for own, name in pairs]
             found = sum(answer.startswith("NOERROR") for answer in answers)
         case "flood", server, qps, seconds, prefix:
             found = flood(server, int(qps), float(seconds), prefix)

@@ -182,7 +182,8 @@ class Jobs:
         until("the end of all jobs", nothing_runs, 60)
         for name in namespaces:
             self.root.request("DELETE", f"{_KUEUE}/namespaces/{name}/localqueues")
-        for plural in ("clusterqueues", "cohorts", "resourceflavors", "topologies", "admissionchecks"):
+        shared = ("clusterqueues", "cohorts", "resourceflavors", "topologies", "admissionchecks")
+        for plural in (*shared, "provisioningrequestconfigs"):
             self.root.request("DELETE", f"{_KUEUE}/{plural}")
             until(f"the end of the {plural}", lambda plural=plural: not self.items(f"{_KUEUE}/{plural}"), 60)  # type: ignore[misc]
         for name in namespaces:

@@ -55,11 +55,7 @@ def test_after_a_reboot_the_node_takes_no_work_before_a_new_pass(fleet: Fleet) -
         timeout_s=120,
     )
     assert fleet.get("node", "gpu-1")["status"]["nodeInfo"]["bootID"] == new_boot
-    wait_until(
-        f"what ran before the reboot to run again, of {sorted(ran)}",
-        lambda: ran <= running(fleet, "gpu-1"),
-        timeout_s=60,
-    )
+    runs_again(fleet, "gpu-1", ran, timeout_s=60)
 
 
 @pytest.mark.soak
@@ -68,9 +64,7 @@ def test_after_a_reboot_every_unit_of_a_host_runs_again(fleet: Fleet, host: str)
     """For make test the GPU node above is enough: the same module starts and enables the units of all."""
     ran = running(fleet, host)
     hosts.reboot(fleet.lab, host)
-    wait_until(
-        f"what ran before the reboot to run again, of {sorted(ran)}", lambda: ran <= running(fleet, host), timeout_s=90
-    )
+    runs_again(fleet, host, ran, timeout_s=90)
     wait_until("the API to answer", lambda: fleet.kubectl("get", "--raw=/readyz").rc == 0, timeout_s=60)
 
 
@@ -80,6 +74,16 @@ def running(fleet: Fleet, host: str) -> set[str]:
         host, "systemctl list-units --plain --no-legend --type=service,timer,path --state=running,waiting"
     )
     return {unit for unit in (line.split()[0] for line in shown.splitlines()) if not unit.startswith("user@")}
+
+
+def runs_again(fleet: Fleet, host: str, ran: set[str], timeout_s: float) -> None:
+    """Wait until all of it does; an error that names what does not, and its state."""
+    try:
+        wait_until("what ran before the reboot to run again", lambda: ran <= running(fleet, host), timeout_s=timeout_s)
+    except AssertionError as error:
+        missing = sorted(ran - running(fleet, host))
+        states = fleet.ssh(host, f"systemctl status --lines=20 {' '.join(missing)}").out
+        raise AssertionError(f"{error}: {missing}: {states}") from error
 
 
 def said_by_kubelet(fleet: Fleet) -> set[str]:
