@@ -2,7 +2,7 @@
 """Run the molecule scenario of each role named, as many beside each other as there are cores; ROLE/NAME: that scenario.
 
 `make test` runs the scenarios of OWN_HOSTS. Of every other role it runs the verify, against the lab, where site.yml has
-brought that role (tests/integration/test_1_roles.py; LATER_IN_LAB: where another test asks for it).
+brought that role (tests/integration/test_1_roles.py).
 
 Each scenario has hosts and a network of its own, made for it and removed after it. What took longest the last time goes
 first, so that no core ends with a long one alone. One line a role; the whole output is in build/molecule/ROLE.log. Ends
@@ -46,9 +46,8 @@ OWN_HOSTS: Mapping[str, str] = {
     "pki": "an API server's certificate for another address, and a CA's key under a password",
     "preflight": "hosts that no fleet may have: a stranger on a port, somebody's data on the disk",
     "repair": "a BMC, and GPUs that stay broken",
+    "scaler": "it is off in the lab, until test_8_scaler.py of make soak asks for it",
 }
-# Roles that are off in the lab until a test asks for them, which runs their verify then.
-LATER_IN_LAB: Mapping[str, str] = {"scaler": "tests/integration/test_8_scaler.py"}
 # Colours, and the frame that molecule draws around Ansible's output.
 DECORATION = re.compile(r"^(?:\x1b\[[0-9;]*m|[ │┌└─])+|\x1b\[[0-9;]*m")
 
@@ -160,8 +159,8 @@ def all_scenarios() -> list[str]:
 
 
 def roles_in_lab() -> list[str]:
-    """The roles whose verify runs against the lab as site.yml has made it."""
-    return [role for role in all_roles() if role not in OWN_HOSTS and role not in LATER_IN_LAB]
+    """The roles whose verify runs against the lab."""
+    return [role for role in all_roles() if role not in OWN_HOSTS]
 
 
 def scenario(role: str) -> Path:

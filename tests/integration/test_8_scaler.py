@@ -27,6 +27,7 @@ from .prometheus import query
 from .test_1_roles import verify
 from .test_8_jobs import ended, held, launch, muster, where, why
 
+pytestmark = pytest.mark.soak
 NODES = ("gpu-1", "gpu-2", "gpu-3")
 MODEL = "h100-sxm5-80gb"
 SICK = "gpu-3"
@@ -199,3 +200,5 @@ def test_after_the_job_they_go_again_and_without_it_all_is_as_it_was(scaled: Sca
         assert fleet.ssh(host, left).out.split() == ["inactive"], host
     wait_until("gpu-3 to be held", lambda: held(fleet, SICK), timeout_s=240)
     assert [states(fleet)[node] for node in NODES] == ["ready", "ready", "quarantined"]
+    # It was started anew, and shows for five minutes what it read before.
+    wait_until("Prometheus to forget the scaler", lambda: not query(fleet, "muster_scaler_leader"), timeout_s=360)

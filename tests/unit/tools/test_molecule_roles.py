@@ -12,32 +12,26 @@ import pytest
 import yaml
 
 from tests.integration import test_1_roles
-from tools.molecule import LATER_IN_LAB, OWN_HOSTS
+from tools.molecule import OWN_HOSTS
 
 ROOT = Path(__file__).resolve().parents[3]
-IN_LAB = [*test_1_roles.ROLES, *LATER_IN_LAB]
 SCENARIOS = sorted(path.parents[2].name for path in ROOT.glob("roles/*/molecule/default/molecule.yml"))
 
 
 def test_every_role_with_a_scenario_is_shown_in_the_lab_or_on_hosts_of_its_own() -> None:
     assert len(SCENARIOS) > 20
-    assert sorted([*IN_LAB, *OWN_HOSTS]) == SCENARIOS
+    assert sorted([*test_1_roles.ROLES, *OWN_HOSTS]) == SCENARIOS
 
 
 def test_each_role_with_hosts_of_its_own_has_a_reason() -> None:
     assert [role for role, why in OWN_HOSTS.items() if len(why.split()) < 5] == []
 
 
-@pytest.mark.parametrize(("role", "path"), LATER_IN_LAB.items())
-def test_a_verify_that_comes_later_is_run_by_the_test_that_is_named(role: str, path: str) -> None:
-    assert re.search(rf"^ +verify\(.*\"{role}\"", (ROOT / path).read_text(), re.MULTILINE)
-
-
 def test_site_brings_each_role_that_is_shown_in_the_lab() -> None:
     """A verify that finds nothing to look at could not fail."""
     site = (ROOT / "site.yml").read_text()
     brought = set(re.findall(r"name: muster\.fleet\.(\w+)$", site, re.MULTILINE))
-    assert {*IN_LAB} - brought == set()
+    assert set(test_1_roles.ROLES) - brought == set()
 
 
 def values_of_the_scenario(role: str) -> set[str]:
@@ -54,7 +48,7 @@ def values_of_the_scenario(role: str) -> set[str]:
     return hosts | numbers
 
 
-@pytest.mark.parametrize("role", IN_LAB)
+@pytest.mark.parametrize("role", test_1_roles.ROLES)
 def test_a_verify_of_the_lab_types_no_value_of_its_scenario(role: str) -> None:
     text = (ROOT / f"roles/{role}/molecule/default/verify.yml").read_text()
     typed = {one for one in values_of_the_scenario(role) if re.search(rf"(?<![\w.-]){re.escape(one)}(?![\w.-])", text)}
