@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,14 @@ def test_nvml_answers_for_the_module_that_is_loaded(tmp_path: Path) -> None:
     assert ask(kernel, "575.57.08")[0] == 18, "the library is of another version"
     kernel.set_nvml({"gpu1.fabric_state": "3"})
     assert [gpu["fabric_state"] for gpu in ask(kernel)[2]] == [2, 3]
+
+
+def test_services_that_change_it_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    """As at a boot: the persistence daemon, the fabric manager and DCGM."""
+    kernel = with_driver(machine(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: kernel.set_nvml({f"gpu0.key{number}": "1"}), range(100)))
+    assert {f"gpu0.key{number}" for number in range(100)} <= kernel.nvml().keys()
 
 
 def test_without_nvswitches_there_is_no_fabric(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -238,11 +239,13 @@ class Kernel:
     def set_nvml(self, values: dict[str, str]) -> None:
         """Change what the driver says of the GPUs: keys of the fake NVML's scenario (`gpuN.KEY`: of one GPU)."""
         path = self.tree / NVML_STATE
-        lines = dict(line.split(" = ", 1) for line in path.read_text().splitlines()) if path.exists() else {}
-        lines |= values
-        fresh = path.with_suffix(".new")
-        fresh.write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
-        fresh.replace(path)
+        # Several services of a boot change it at the same time.
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lines = self.nvml() | values
+            fresh = path.with_suffix(".new")
+            fresh.write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
+            fresh.replace(path)
 
     def nvml(self) -> dict[str, str]:
         """What the driver says of the GPUs, beyond the scenario of the fake NVML."""
