@@ -118,14 +118,15 @@ def needs(requests: Sequence[Request], place: Room, rules: Rules, now: datetime)
     for request in sorted(requests, key=_turn):
         if request.state is Asked.OVER:
             continue
+        if request.nodes:
+            place.give(request)
+            if request.state is Asked.OPEN:
+                # It ran before its queue had this check, and a refusal would end it.
+                message = f"its job runs already, on {len(request.nodes)} nodes"
+                answers.append(Answer(request.key, Verdict.PROVISIONED, "Provisioned", message))
+            continue
         if request.state is Asked.PROVISIONED:
             answers += _kept(request, place, rules, now)
-            continue
-        if request.nodes:
-            # It ran before its queue had this check: what it was refused would end it.
-            place.give(request)
-            message = f"its job runs already, on {len(request.nodes)} nodes"
-            answers.append(Answer(request.key, Verdict.PROVISIONED, "Provisioned", message))
             continue
         if request.problem:
             answers.append(Answer(request.key, Verdict.FAILED, "Unreadable", request.problem))
@@ -176,10 +177,8 @@ def for_spare(place: Room, rules: Rules) -> list[SetWish]:
 
 
 def _kept(request: Request, place: Room, rules: Rules, now: datetime) -> Iterable[Answer]:
-    """What was provided for it is kept until Kueue has given it nodes, for a while; and then those nodes."""
-    if request.nodes:
-        place.give(request)
-    elif request.since is not None and now >= later(request.since, rules.booking_s):
+    """What was provided for it is kept for a while, until Kueue has given it nodes."""
+    if request.since is not None and now >= later(request.since, rules.booking_s):
         message = f"Kueue has not started its job within {rules.booking_s:.0f} s; its nodes are free for others"
         yield Answer(request.key, Verdict.EXPIRED, "BookingExpired", message)
     else:

@@ -162,6 +162,7 @@ def test_a_gang_gets_the_machines_that_it_waits_for_and_the_sick_one_is_left_out
     hosts.install_scenario(fleet.lab, SICK, scaled.sick)
     scaled.orders.clear()
     script = tmp_path / "short.py"
+    # The job's work: long enough to be seen on its nodes.
     script.write_text("import time; time.sleep(10)")
     asked = time.monotonic()
     launch(fleet, "user-alice", script, "wakes", 2)

@@ -40,7 +40,7 @@ def until(what: str, condition: Callable[[], object], timeout_s: float = WAIT_S)
 
 
 def settled(condition_holds: Callable[[], bool], seconds: float) -> bool:
-    """Whether it holds all the time for so long."""
+    """Whether it holds all the time for so long: that nothing happens has no event to wait for."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not condition_holds():

@@ -47,6 +47,7 @@ class BmcHosts:
                         and not _runs(container)
                     ):
                         _podman("start", container)
+            # podman tells nobody that a container has ended by itself.
             time.sleep(0.5)
 
 

@@ -47,7 +47,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Turns:
-    """The turns in a folder, under limits. `now`, `monotonic_s` and `pause` are the clocks."""
+    """The turns in a folder, under limits. `now`, `monotonic_s` and `pause` are the clocks.
+
+    `pause` is between two looks: nobody tells that a turn has ended whose process was killed, or whose time is over.
+    """
 
     directory: Path
     limits: Limits

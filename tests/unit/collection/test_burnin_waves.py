@@ -51,6 +51,7 @@ from gpu_burnin.types import Notice, Verdict
 from tests.support.made_reports import make_report
 from tests.support.report_helpers import HARDWARE_SHA256, leave_run
 host = Path(os.environ["FAKE_HOST"])
+# Until the other runs have begun, of which there is only a file.
 until = time.monotonic() + 30
 while (host.parent / "meet").exists() and len([*host.parent.glob("*/command")]) < 3:
     assert time.monotonic() < until, "the other runs were not started"

@@ -120,6 +120,7 @@ def test_many_that_compete_never_swing_together(
     waiting = {(one := start(f"gpu-{number}")).pid: one for number in range(4)}
     watching = turns_of(tmp_path, clock)
     while waiting:
+        # Which of the processes is next shows in the folder alone.
         while not (there := watching.counted()):
             time.sleep(0.01)
         (turn,) = there
