@@ -8,17 +8,20 @@ approval is what makes the signer act, and the names and addresses are checked o
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 import ipaddress
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from gpu_burnin.admission.decide.nodes import DELETED, condition
 from gpu_burnin.admission.view import Node
+from gpu_burnin.api.enrolment import GROUP, USER_PREFIX, request_name
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.clock import parse_rfc3339
 
@@ -33,6 +36,8 @@ REASON = "MusterInventoryMatch"
 SERVING_WINDOW_S = 30.0
 # kubelet gives a request 15 minutes and then makes a new one, so an older one that was left pending is history.
 STALE_CSR_S = 3600.0
+# The hash of the one request that was approved with the machine of a node that enrolled with this token; "" for none.
+Approved: TypeAlias = Callable[[str, str], str]
 _USAGES = {CLIENT_SIGNER: "client auth", SERVING_SIGNER: "server auth"}
 
 
@@ -68,8 +73,13 @@ def relevant(csr: Mapping[str, Any]) -> bool:
     return csr["spec"].get("signerName") in _USAGES and not csr.get("status", {}).get("conditions")
 
 
-def judge_csr(csr: Mapping[str, Any], inventory: Mapping[str, InventoryNode]) -> Judgement:
-    """Hold a kubelet's request against the inventory; pure. Names everything that differs."""
+def judge_csr(
+    csr: Mapping[str, Any], inventory: Mapping[str, InventoryNode], approved: Approved = lambda *_: ""
+) -> Judgement:
+    """Hold a kubelet's request against the inventory; pure. Names everything that differs.
+
+    `approved` is asked about a machine that enrols itself.
+    """
     spec = csr["spec"]
     name, signer = csr["metadata"]["name"], str(spec.get("signerName"))
     refusals: list[str] = []
@@ -89,7 +99,7 @@ def judge_csr(csr: Mapping[str, Any], inventory: Mapping[str, InventoryNode]) ->
     known = inventory.get(node)
     if known is None:
         refusals.append(f"CN {common_name!r} is not {NODE_USER}NAME with a NAME of the inventory")
-    refusals += _requestor(spec, signer, common_name)
+    refusals += _requestor(csr, signer, common_name, approved)
     refusals += _usages(spec, _USAGES[signer])
     refusals += _alternative_names(request, signer, known)
     return Judgement(name, signer, node if known is not None else "", tuple(refusals))
@@ -181,14 +191,34 @@ def _subject(request: x509.CertificateSigningRequest) -> tuple[str, list[str]]:
     return (names[0] if len(names) == 1 else ""), refusals
 
 
-def _requestor(spec: Mapping[str, Any], signer: str, common_name: str) -> list[str]:
+def _requestor(csr: Mapping[str, Any], signer: str, common_name: str, approved: Approved) -> list[str]:
+    spec = csr["spec"]
     user, groups = str(spec.get("username", "")), list(spec.get("groups") or [])
     if user == common_name and NODES_GROUP in groups:
         return []
+    if user.startswith(USER_PREFIX):
+        return _enrolling(csr, user, signer, common_name, approved)
     if signer == CLIENT_SIGNER and BOOTSTRAP_GROUP in groups and not user.startswith(NODE_USER):
         return []
     allowed = f"{common_name!r}" + (f" or a member of {BOOTSTRAP_GROUP}" if signer == CLIENT_SIGNER else "")
     return [f"it was asked for by {user!r}, not by {allowed}"]
+
+
+def _enrolling(csr: Mapping[str, Any], user: str, signer: str, common_name: str, approved: Approved) -> list[str]:
+    """A token is for one node; and of that node only the request is approved whose hash the machine has signed."""
+    spec, token = csr["spec"], user.removeprefix(USER_PREFIX)
+    refusals = []
+    if (
+        GROUP not in (spec.get("groups") or [])
+        or signer != CLIENT_SIGNER
+        or csr["metadata"]["name"] != request_name(token)
+    ):
+        refusals.append(f"it was asked for by {user!r}, whose token is good for one client certificate of a machine")
+    found = hashlib.sha256(base64.b64decode(spec.get("request", ""))).hexdigest()
+    wanted = approved(common_name.removeprefix(NODE_USER), token)
+    if not wanted or not hmac.compare_digest(found, wanted):
+        refusals.append("no enrolment of its node with this token and request was approved (muster image enrolments)")
+    return refusals
 
 
 def _usages(spec: Mapping[str, Any], auth: str) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.objects import covers
 from gpu_burnin.api.crd import definitions
+from gpu_burnin.api.enrolment import enrolments_path
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.machine_power import machines_path
 from gpu_burnin.api.names import HEARTBEAT_KIND, KIND, Names
@@ -72,20 +73,22 @@ def define(
     *,
     apply: bool,
     machines: bool = False,
+    enrolments: bool = False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, ...]:
     """Have the CRDs as this version makes them, and served; those that were (or would be) written. Raises ApiError.
 
-    `machines`: that of MachinePower, too.
+    `machines`: that of MachinePower, too; `enrolments`: that of NodeEnrolment.
     """
-    wanted = definitions(names, machines=machines)
+    wanted = definitions(names, machines=machines, enrolments=enrolments)
     written = tuple(one["metadata"]["name"] for one in wanted if _write_definition(api, one, apply=apply))
     if apply:
         served = {
             names.crd: admissions_path(names),
             names.heartbeat_crd: heartbeats_path(names),
             names.machine_crd: machines_path(names),
+            names.enrolment_crd: enrolments_path(names),
         }
         deadline = clock() + SERVED_WITHIN_S
         for name in written:
@@ -145,6 +148,7 @@ def provision(
     *,
     apply: bool,
     machines: bool = False,
+    enrolments: bool = False,
     carried: Mapping[str, tuple[int, str]],
     keep: Callable[[str, str, int, str], None],
 ) -> Provisioned:
@@ -157,7 +161,7 @@ def provision(
     `carried` are the highest sequences (and their reports) that the controller knows: they begin an entry, or a key,
     that is new. `keep` is told of them (node, host key, sequence, report) before an entry, or a key, goes.
     """
-    defined = define(api, names, apply=apply, machines=machines)
+    defined = define(api, names, apply=apply, machines=machines, enrolments=enrolments)
     known = {} if names.crd in defined and not apply else entries(api, names)
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
@@ -181,6 +185,27 @@ def provision(
             list(pool.map(lambda item: _write(api, names, item[0], item[1], carried, keep), work))
     acts = {one.name: Act.NOTHING for one in wanted} | {item.name: act for act, item in work}
     return Provisioned(acts, before, after, tuple(_notes(wanted, others, nodes, known)), bool(defined))
+
+
+def pin(
+    api: KubeApi,
+    names: Names,
+    name: str,
+    host_key: str,
+    machine_id: str,
+    *,
+    carried: tuple[int, str],
+    keep: Callable[[str, str, int, str], None],
+) -> None:
+    """Write into a node's entry which machine it is, and nothing else; `carried` and `keep` as of provision().
+
+    Raises NotFound where there is no entry, and ApiError.
+    """
+    spec = parse(api.get(admissions_path(names, name), f"read {KIND} {name}")).spec
+    identity = replace(spec.identity, host_key=host_key, machine_id=machine_id)
+    if identity != spec.identity:
+        wanted = Wanted(name, identity, spec.hardware, spec.evidence, spec.place)
+        _write(api, names, Act.CHANGED, wanted, {name: carried}, keep)
 
 
 def entries(api: KubeApi, names: Names) -> dict[str, NodeAdmission]:

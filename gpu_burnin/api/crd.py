@@ -1,5 +1,5 @@
-"""The CustomResourceDefinitions of the fleet, made of the types in record.py, heartbeat.py and machine_power.py: what
-is not in them is not kept.
+"""The CustomResourceDefinitions of the fleet, made of the types in record.py, heartbeat.py, machine_power.py and
+enrolment.py: what is not in them is not kept.
 
 Every text, list and map is bounded, so that no writer can fill etcd with one object.
 """
@@ -12,9 +12,12 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
+from gpu_burnin.api.enrolment import EnrolmentSpec
 from gpu_burnin.api.heartbeat import Heartbeat
 from gpu_burnin.api.machine_power import MachineSpec, MachineStatus
 from gpu_burnin.api.names import (
+    ENROLMENT_KIND,
+    ENROLMENT_PLURAL,
     HEARTBEAT_KIND,
     HEARTBEAT_PLURAL,
     KIND,
@@ -61,12 +64,23 @@ MACHINE_COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("Provider", "string", ".spec.supply.provider"),
     ("Request", "string", ".spec.wanted.request"),
 )
+ENROLMENT_COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("Approved", "boolean", ".spec.decision.approved"),
+    ("Who", "string", ".spec.decision.who"),
+    ("Why", "string", ".spec.decision.why"),
+    ("Token", "string", ".spec.token"),
+    ("Ends", "string", ".spec.ends"),
+)
 _IN_FRONT = 6
 
 
-def definitions(names: Names, *, machines: bool = False) -> tuple[dict[str, Any], ...]:
-    """All of the fleet, as the API server wants them; `machines`: with what the scaler switches."""
-    return crd(names), heartbeat_crd(names), *([machine_crd(names)] if machines else [])
+def definitions(names: Names, *, machines: bool = False, enrolments: bool = False) -> tuple[dict[str, Any], ...]:
+    """All of the fleet, as the API server wants them.
+
+    `machines`: with what the scaler switches. `enrolments`: with what machines say of themselves at their first boot.
+    """
+    more = (*([machine_crd(names)] if machines else []), *([enrolment_crd(names)] if enrolments else []))
+    return crd(names), heartbeat_crd(names), *more
 
 
 def crd(names: Names) -> dict[str, Any]:
@@ -103,6 +117,20 @@ def machine_crd(names: Names) -> dict[str, Any]:
     }
     kept = {"subresources": {"status": {}}, "schema": {"openAPIV3Schema": schema}}
     return _definition(names.machine_crd, names.domain, (MACHINE_KIND, MACHINE_PLURAL, "mp"), MACHINE_COLUMNS, kept)
+
+
+def enrolment_crd(names: Names) -> dict[str, Any]:
+    """NodeEnrolment's."""
+    schema = {
+        "type": "object",
+        "description": "Who a machine that boots from the fleet's image says it is, and what was decided of it.",
+        "properties": {"spec": _schema(EnrolmentSpec)},
+        "required": ["spec"],
+    }
+    kinds = (ENROLMENT_KIND, ENROLMENT_PLURAL, "ne")
+    return _definition(
+        names.enrolment_crd, names.domain, kinds, ENROLMENT_COLUMNS, {"schema": {"openAPIV3Schema": schema}}
+    )
 
 
 def _definition(

@@ -184,14 +184,14 @@ def ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProcess
         ) from error
 
 
-def signature_holds(data: bytes, signature: str, public_key_line: str) -> bool:
-    """Whether `signature` is one of `data` by exactly this key in our namespace."""
+def signature_holds(data: bytes, signature: str, public_key_line: str, namespace: str = NAMESPACE) -> bool:
+    """Whether `signature` is one of `data` by exactly this key for this namespace: what it was signed for."""
     key = public_key(public_key_line)
     with tempfile.TemporaryDirectory(prefix="gpu-burnin-") as name:
         allowed, signed = Path(name) / "allowed_signers", Path(name) / "signature"
-        allowed.write_text(f'{_PRINCIPAL} namespaces="{NAMESPACE}" {key}\n', encoding="ascii")
+        allowed.write_text(f'{_PRINCIPAL} namespaces="{namespace}" {key}\n', encoding="ascii")
         signed.write_text(signature, encoding="utf-8")
-        arguments = ["-Y", "verify", "-f", str(allowed), "-I", _PRINCIPAL, "-n", NAMESPACE, "-s", str(signed)]
+        arguments = ["-Y", "verify", "-f", str(allowed), "-I", _PRINCIPAL, "-n", namespace, "-s", str(signed)]
         return ssh_keygen(arguments, data).returncode == 0
 
 

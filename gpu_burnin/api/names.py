@@ -43,6 +43,8 @@ POWER_CHECK, KUEUE_PROVISIONING = "powered", "kueue.x-k8s.io/provisioning-reques
 HEARTBEAT_KIND, HEARTBEAT_PLURAL = "AgentHeartbeat", "agentheartbeats"
 # Machines that the scaler switches on and off.
 MACHINE_KIND, MACHINE_PLURAL = "MachinePower", "machinepowers"
+# Machines that say who they are themselves, at their first boot.
+ENROLMENT_KIND, ENROLMENT_PLURAL = "NodeEnrolment", "nodeenrolments"
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Names:
 
     @property
     def api_version(self) -> str:
-        """apiVersion of a NodeAdmission, of an AgentHeartbeat and of a MachinePower."""
+        """apiVersion of a NodeAdmission, an AgentHeartbeat, a MachinePower and a NodeEnrolment."""
         return f"{self.domain}/{VERSION}"
 
     @property
@@ -145,3 +147,8 @@ class Names:
     def machine_crd(self) -> str:
         """Name of the CustomResourceDefinition of MachinePower."""
         return f"{MACHINE_PLURAL}.{self.domain}"
+
+    @property
+    def enrolment_crd(self) -> str:
+        """Name of the CustomResourceDefinition of NodeEnrolment."""
+        return f"{ENROLMENT_PLURAL}.{self.domain}"

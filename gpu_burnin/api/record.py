@@ -51,6 +51,7 @@ class Identity:
 
     `addresses` and `dns_names` are what its kubelet may ask certificates for. `carried_sequence` is the highest that
     was seen of the node before it had this record, or before etcd was restored; no lower one counts for its key.
+    `pod_range` are the addresses of its pods, which a machine is told that enrols itself.
     """
 
     host_key: str = _named("hostKey", "")
@@ -60,6 +61,7 @@ class Identity:
     dns_names: tuple[str, ...] = _named("dnsNames", ())
     carried_sequence: int = _named("carriedSequence", 0)
     carried_report_sha256: str = _named("carriedReportSHA256", "")
+    pod_range: str = field(default="", metadata={JSON_NAME: "podRange", **_ABSENT})
 
 
 @dataclass(frozen=True)

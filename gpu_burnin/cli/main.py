@@ -32,6 +32,7 @@ TABLE: Mapping[str, Row] = {
     "compare": ("gpu_burnin.cli.compare", "compare", "Say what changed between two reports."),
     "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
     "demo": ("gpu_burnin.cli.demo", "demo", "Show a whole burn-in on simulated GPUs."),
+    "enrol": ("gpu_burnin.cli.enrol", "enrol", "Become a node at the first boot of the fleet's image."),
     "explain": ("gpu_burnin.cli.explain", "explain", "Say what a reason code or an XID means, and what to do."),
     "gate": ("gpu_burnin.cli.gate", "gate", "Say whether kubelet may start on this node."),
     "host": ("gpu_burnin.cli.host", "host", "Run a burn-in on HOST and bring its report back."),

@@ -27,7 +27,7 @@ GONE = 410
 NOT_FOUND = 404
 UNAUTHORIZED = 401
 # Refusals that waiting does not cure: bad request, not authorised, forbidden.
-_FINAL = frozenset({400, UNAUTHORIZED, 403, 405, 415, 422})
+FINAL = frozenset({400, UNAUTHORIZED, 403, 405, 415, 422})
 # A peer that has vanished is noticed after a minute, without a byte of the API server's while all is well.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 _MOST_EVENT_BYTES = 8 << 20
@@ -186,9 +186,9 @@ class NodeApi:
 
     def _refusal(self, method: str, kind: str, status: int, content: bytes) -> ApiRefused | NotYet:
         node, server = self._config.node_name, self._config.publish.server
-        if status in _FINAL:
-            return ApiRefused(f"{node}: {server} refused {method} of the own {kind}: {_message(content)}", status)
-        return NotYet(f"{server} answered {status} for {kind} {node}: {_message(content)}", status)
+        if status in FINAL:
+            return ApiRefused(f"{node}: {server} refused {method} of the own {kind}: {message_of(content)}", status)
+        return NotYet(f"{server} answered {status} for {kind} {node}: {message_of(content)}", status)
 
 
 def annotations_of(node: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -198,7 +198,7 @@ def annotations_of(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _message(content: bytes) -> str:
+def message_of(content: bytes) -> str:
     """The API server's own sentence out of a Status object."""
     try:
         return str(parse_json(content)["message"])

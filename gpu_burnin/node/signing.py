@@ -29,9 +29,9 @@ _KEY_ADVICE = {"No such file or directory": "make it with `ssh-keygen -A`", "Per
 NO_HISTORY = "XIDs since boot cannot be read from a kernel log"
 
 
-def sign(data: bytes, host_key: Path) -> str:
+def sign(data: bytes, host_key: Path, namespace: str = NAMESPACE) -> str:
     """An armored SSH signature of `data` by the private key `host_key`; raises GpuBurninError."""
-    done = ssh_keygen(["-Y", "sign", "-q", "-n", NAMESPACE, "-f", str(host_key)], data)
+    done = ssh_keygen(["-Y", "sign", "-q", "-n", namespace, "-f", str(host_key)], data)
     if done.returncode != 0 or not done.stdout:
         detail = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise GpuBurninError(

@@ -291,7 +291,8 @@ def write_configuration(directory: Path) -> None:
 def rbac_objects() -> list[Any]:
     """The fleet's roles, bindings and priorities, as the role applies them."""
     of_teams = {"kube_apiserver_teams": True, "kube_apiserver_team_groups": ["oidc-vision"]}
-    variables = {**defaults("kube_apiserver"), "kube_apiserver_domain": "muster.dev", **of_teams}
+    more = {**of_teams, "kube_apiserver_enrolment": True}
+    variables = {**defaults("kube_apiserver"), "kube_apiserver_domain": "muster.dev", **more}
     texts = [render("kube_apiserver", name, variables) for name in ("rbac.yaml.j2", "priority.yaml.j2")]
     return [item for text in texts for item in yaml.safe_load_all(text)]
 
@@ -356,6 +357,7 @@ def api_server(
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
         "--service-cluster-ip-range=198.19.128.0/20",
         "--authorization-mode=Node,RBAC",
+        "--enable-bootstrap-token-auth=true",
         "--allow-privileged=true",
         "--enable-admission-plugins=NodeRestriction",
         "--endpoint-reconciler-type=none",

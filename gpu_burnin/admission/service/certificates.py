@@ -15,6 +15,8 @@ from gpu_burnin.admission.client import Conflict, KubeApi, Object
 from gpu_burnin.admission.service.cache import Records
 from gpu_burnin.admission.service.journal import Journal
 from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.api.enrolment import EnrolmentError, enrolments_path, parse_enrolment
+from gpu_burnin.api.names import ENROLMENT_KIND, Names
 from gpu_burnin.errors import GpuBurninError
 
 
@@ -54,6 +56,7 @@ class Approver:
     """Approves requests; what differs from the inventory is said once for each request and reason."""
 
     api: KubeApi
+    names: Names
     requests: Requests
     records: Records
     system_nodes: Mapping[str, InventoryNode]
@@ -67,7 +70,7 @@ class Approver:
         if csr is None:
             self._said.pop(name, None)
             return
-        judgement = judge_csr(csr, _Inventory(self.records, self.system_nodes))
+        judgement = judge_csr(csr, _Inventory(self.records, self.system_nodes), self._approved)
         if judgement.refusals:
             why = "; ".join(judgement.refusals)
             if self._said.get(name) != why:
@@ -85,6 +88,19 @@ class Approver:
         self._said.pop(name, None)
         self.metrics.add("csrs", {"result": "approved"})
         self.journal.say(f"certificate request {name} of {judgement.node} is approved ({judgement.signer})", csr=name)
+
+    def _approved(self, node: str, token: str) -> str:
+        """See approve.Approved. Raises ApiError."""
+        found = (
+            self.api.find(enrolments_path(self.names, node), f"read the {ENROLMENT_KIND} of {node}") if node else None
+        )
+        try:
+            spec = parse_enrolment(found).spec if found is not None else None
+        except EnrolmentError:
+            return ""
+        if spec is None or spec.token != token or spec.decision is None or not spec.decision.approved:
+            return ""
+        return spec.decision.request_sha256
 
 
 class _Inventory(Mapping[str, InventoryNode]):

@@ -98,7 +98,7 @@ class Term:
         wanted, moves = config.jobs.dedicated if config.jobs is not None else {}, self.reconciler.team_moves
         seen = self.queue.add, self.pause.why
         self.dedicated = Dedicated(wanted, *known, self.budgets, moves, *seen, journal, self.recorder)
-        self._approver = Approver(api, self.requests, self.records, config.inventory_nodes(), journal, metrics)
+        self._approver = Approver(api, names, self.requests, self.records, config.inventory_nodes(), journal, metrics)
         self.jobs = JobCheck(config, self, self.reconciler.verifier)
         self._system = frozenset(one.name for one in config.system_nodes)
         unknown, bring = f"{api.server}: it does not know", "run site.yml, which brings the CustomResourceDefinition"

@@ -26,6 +26,7 @@ TABLE: Mapping[str, Row] = {
         "gate_probe",
         "Say whether this host's API server keeps the gate.",
     ),
+    "image": (f"{_ROOM}.image", "image", "Let machines in that boot from the fleet's image and enrol themselves."),
     "logs": (f"{_ROOM}.logs", "logs", "Show what a job's processes print."),
     "machine": (f"{_ROOM}.machine", "machine", "Keep the scaler's hands off machines, or give them back to it."),
     "mirror": (f"{_ROOM}.mirror", "mirror", "Have the programs that hosts fetch, and print their folder."),

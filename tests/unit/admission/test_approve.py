@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import ipaddress
 from typing import Any
 
@@ -45,6 +46,50 @@ def test_a_name_of_an_unknown_kind_is_a_refusal() -> None:
     odd = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes.fromhex("3002a300"))
     judgement = judge_csr(serving_csr(request=request_pem(extensions=(odd,))), INVENTORY)
     assert any("cannot be read" in refusal for refusal in judgement.refusals)
+
+
+TOKEN = {"username": "system:bootstrap:abcdef", "groups": ["system:bootstrappers", "system:bootstrappers:muster-enrol"]}
+
+
+def digest(csr: dict[str, Any]) -> str:
+    return hashlib.sha256(base64.b64decode(csr["spec"]["request"])).hexdigest()
+
+
+class TestAMachineThatEnrols:
+    """The admitter approves the one request that was approved with the machine."""
+
+    def test_gets_what_it_has_signed(self) -> None:
+        csr, asked = client_csr("enrol-abcdef", **TOKEN), []
+
+        def approved(node: str, token: str) -> str:
+            asked.append((node, token))
+            return digest(csr)
+
+        assert judge_csr(csr, INVENTORY, approved).refusals == ()
+        assert asked == [("gpu-1", "abcdef")]
+
+    def test_gets_nothing_before_it_is_let_in(self) -> None:
+        [why] = judge_csr(client_csr("enrol-abcdef", **TOKEN), INVENTORY).refusals
+        assert why.startswith("no enrolment of its node with this token and request was approved")
+
+    def test_gets_nothing_for_another_request(self) -> None:
+        """As where somebody has its token."""
+        [why] = judge_csr(client_csr("enrol-abcdef", **TOKEN), INVENTORY, lambda *_: "0" * 64).refusals
+        assert why.startswith("no enrolment of its node")
+
+    @pytest.mark.parametrize(
+        "csr",
+        [
+            client_csr("csr-1", **TOKEN),
+            client_csr("enrol-fedcba", **TOKEN),
+            client_csr("enrol-abcdef", **{**TOKEN, "groups": ["system:bootstrappers:muster"]}),
+            serving_csr("enrol-abcdef", **TOKEN),
+        ],
+    )
+    def test_gets_one_client_certificate(self, csr: dict[str, Any]) -> None:
+        """A token that somebody put into the group of Ansible's hosts gets nothing at all."""
+        refusals = judge_csr(csr, INVENTORY, lambda *_: digest(csr)).refusals
+        assert any("whose token is good for one client certificate" in why for why in refusals)
 
 
 def sans(*names: x509.GeneralName) -> str:

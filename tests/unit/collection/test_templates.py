@@ -43,7 +43,8 @@ AUDITED = {"kube_apiserver_domain": "muster.dev"}
 
 
 def rbac(**variables: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    everywhere = {"kube_apiserver_domain": "muster.dev", "kube_apiserver_team_groups": [], **variables}
+    everywhere = {"kube_apiserver_domain": "muster.dev", "kube_apiserver_team_groups": []}
+    everywhere |= {"kube_apiserver_enrolment": False, **variables}
     objects = yaml.safe_load_all(render("kube_apiserver", "rbac.yaml.j2", **everywhere))
     return {(item["kind"], item["metadata"]["name"]): item for item in objects}
 
@@ -58,6 +59,7 @@ def apiserver_unit(**variables: Any) -> str:
         "fleet_service_cidr": "198.19.128.0/20",
         "fleet_api_server_port": 6443,
         "fleet_gang": "kueue",
+        "kube_apiserver_enrolment": False,
         "__kube_apiserver_etcd": {"etcd-1": "https://198.18.7.11:2379", "etcd-2": "https://198.18.7.12:2379"},
         "__kube_apiserver_etcd_events": {"ev-1": "https://198.18.7.21:2379", "ev-2": "https://198.18.7.22:2379"},
     }
@@ -87,9 +89,21 @@ def test_the_gate_is_checked_before_each_start() -> None:
     assert "--feature-gates=ManifestBasedAdmissionControlConfig=true,Other=false " in unit
 
 
-def controller_manager_unit(gang: str) -> str:
-    rates = {f"kube_controller_manager_api_{name}": 1 for name in ("qps", "burst")}
-    return render("kube_controller_manager", "kube-controller-manager.service.j2", fleet_gang=gang, **rates)
+def controller_manager_unit(gang: str, *, enrolment: bool = False) -> str:
+    given = {f"kube_controller_manager_api_{name}": 1 for name in ("qps", "burst")}
+    given |= {"fleet_gang": gang, "fleet_enrolment": enrolment}
+    return render("kube_controller_manager", "kube-controller-manager.service.j2", **given)
+
+
+def test_tokens_are_taken_and_made_only_where_machines_enrol() -> None:
+    assert "bootstrap-token" not in apiserver_unit() and "token-cleaner" not in controller_manager_unit("kueue")
+    assert "--enable-bootstrap-token-auth=true " in apiserver_unit(kube_apiserver_enrolment=True)
+    cleaned = controller_manager_unit("kueue", enrolment=True)
+    assert "--controllers=*,token-cleaner-controller " in cleaned
+    role = ("Role", "muster:enrolment-tokens")
+    assert rbac()[role]["rules"] == []
+    [rule] = rbac(kube_apiserver_enrolment=True)[role]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["secrets"], ["create", "delete"])
 
 
 def test_without_native_gangs_nothing_alpha_runs() -> None:

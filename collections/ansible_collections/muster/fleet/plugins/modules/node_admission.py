@@ -118,6 +118,11 @@ options:
         type: dict
         default: {}
         version_added: "0.2.0"
+      pod_range:
+        description: The addresses of its pods, which a machine is told that enrols itself.
+        type: str
+        default: ""
+        version_added: "0.2.0"
       level:
         description: The least level of burn-in that proves it.
         type: str
@@ -151,6 +156,11 @@ options:
     description: >-
       Whether machines are switched on and off as jobs need them. Without it O(nodes[].power) is not read, and what the
       cluster keeps of machines goes.
+    type: bool
+    default: false
+    version_added: "0.2.0"
+  enrolment:
+    description: Whether machines that boot from the fleet's image enrol themselves, so that their kind is defined.
     type: bool
     default: false
     version_added: "0.2.0"
@@ -261,6 +271,7 @@ NODE_OPTIONS = {
     "expect": {"type": "dict", "default": {}},
     "place": {"type": "dict", "default": {}},
     "power": {"type": "dict", "default": {}},
+    "pod_range": {"type": "str", "default": ""},
     "level": {"type": "str", "choices": ["quick", "standard", "extended"], "default": "standard"},
     "device_plugin": {"type": "str", "default": ""},
     "mig_strategy": {"type": "str", "choices": ["none", "single", "mixed"], "default": "none"},
@@ -275,6 +286,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "nodes": {"type": "list", "elements": "dict", "required": True, "options": NODE_OPTIONS},
     "system_nodes": {"type": "list", "elements": "dict", "default": [], "options": SYSTEM_NODE_OPTIONS},
     "scale": {"type": "bool", "default": False},
+    "enrolment": {"type": "bool", "default": False},
     "known_hosts": {"type": "path", "required": True},
     "ledger_dir": {"type": "path", "required": True},
     "evidence_ttl_s": {"type": "float", "default": 604800},
@@ -286,7 +298,9 @@ ARGUMENT_SPEC: dict[str, Any] = {
 
 def wanted_of(node: dict[str, Any], key: str, evidence_ttl_s: float) -> Wanted:
     """The entry that an item of O(nodes) asks for. Raises FleetError for a place that cannot be read."""
-    identity = Identity(key, node["machine_id"], node["allow_simulated"], tuple(node["addresses"]))
+    identity = Identity(
+        key, node["machine_id"], node["allow_simulated"], tuple(node["addresses"]), pod_range=node["pod_range"]
+    )
     strategy = "" if node["mig_strategy"] == "none" else node["mig_strategy"]
     plugin = bool(node["device_plugin"])
     hardware = Hardware(
@@ -367,6 +381,7 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
             cluster,
             apply=apply,
             machines=scale,
+            enrolments=parameters["enrolment"],
             carried={name: carried(ledger, name, key) for name, key in keys.items()},
             keep=lambda name, *seen: keep(ledger, name, *seen),
         )

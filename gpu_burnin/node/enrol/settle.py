@@ -1,0 +1,98 @@
+"""What makes the image's machine this node: kubelet's certificate, and its name, address and pod range in the files.
+
+The image's files are those that the roles write, for a node whose name and addresses are placeholders. So what is the
+node's own is written as the roles would write it, byte for byte.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_burnin.api.enrolment import EnrolmentError
+from gpu_burnin.node.enrol.course import Enrolled
+from gpu_burnin.settings.config import PublishConfig
+from gpu_burnin.system.codec import Misfit, from_json
+from gpu_burnin.system.files import parse_json, read_bytes, replace_symlink, write_atomic
+
+MANIFEST = "etc/muster/image.json"
+# Units that need the node's name wait for this file.
+DONE = "enrolled"
+_CERTIFICATE = "kubelet-client-enrolled.pem"
+_SCHEMA = "muster-image/v1"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The image's placeholders, and the files where they stand, as paths from the root."""
+
+    schema: str
+    node: str
+    address: str
+    pod_range: str
+    files: tuple[str, ...] = field(default=())
+
+
+def read_manifest(root: Path = Path("/")) -> Manifest:
+    """The image's. Raises EnrolmentError."""
+    path = root / MANIFEST
+    try:
+        manifest = from_json(Manifest, parse_json(read_bytes(path)))
+        if manifest.schema != _SCHEMA:
+            raise ValueError(f"schema is not {_SCHEMA}")
+        return manifest
+    except (OSError, Misfit, ValueError) as error:
+        raise EnrolmentError(
+            f"{socket.gethostname()}: cannot read {path} ({error}); boot an image that `muster image build` made"
+        ) from error
+
+
+def settle(
+    enrolled: Enrolled,
+    key: bytes,
+    publish: PublishConfig,
+    state_dir: Path,
+    root: Path = Path("/"),
+    name_host: Callable[[str], None] = socket.sethostname,
+) -> tuple[str, ...]:
+    """Write it all; the files that were made this node's. Raises EnrolmentError. The mark of DONE is written last."""
+    manifest, decision = read_manifest(root), enrolled.decision
+    values = {
+        manifest.node: enrolled.node,
+        manifest.pod_range: decision.pod_range,
+        manifest.address: decision.address,
+    }
+    try:
+        ipaddress.ip_address(decision.address)
+        ipaddress.ip_network(decision.pod_range)
+    except ValueError as error:
+        raise EnrolmentError(
+            f"{enrolled.node}: was approved without address or pod range ({error}); run site.yml, which writes "
+            "both into the ledger, and approve it again"
+        ) from error
+    written = []
+    try:
+        for name in manifest.files:
+            path = root / name
+            before = read_bytes(path)
+            after = before
+            for placeholder, value in values.items():
+                after = after.replace(placeholder.encode(), value.encode())
+            if after != before:
+                write_atomic(path, after, mode=path.stat().st_mode & 0o777)
+                written.append(name)
+        write_atomic(root / "etc/hostname", f"{enrolled.node}\n".encode(), mode=0o644)
+        name_host(enrolled.node)
+        current = root / publish.client_cert.relative_to("/")
+        current.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(current.with_name(_CERTIFICATE), enrolled.certificate.rstrip() + b"\n" + key)
+        replace_symlink(current, _CERTIFICATE)
+        write_atomic(state_dir / DONE, f"{enrolled.node}\n".encode(), mode=0o644)
+    except OSError as error:
+        raise EnrolmentError(
+            f"{enrolled.node}: cannot become this node ({error}); make room, and start muster-enrol.service again"
+        ) from error
+    return tuple(written)
