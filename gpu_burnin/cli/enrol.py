@@ -1,4 +1,4 @@
-"""`gpu-burnin enrol`: the first boot of a machine from the fleet's image."""
+"""`gpu-burnin enrol` and `seal`: the first boot of a machine from the fleet's image, and the making of that image."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpu_burnin.cli.options import host_config
+from gpu_burnin.errors import GpuBurninError
 
 STATE_DIR = Path("/var/lib/muster-enrol")
 
@@ -76,3 +77,40 @@ def enrol(config_path: Path | None, state_dir: Path, root: Path) -> None:
     given.forget(root)
     keys.forget(state_dir)
     click.echo(f"{found.node}: enrolled: {found.decision.address}, pods {found.decision.pod_range}")
+
+
+@click.command()
+@click.argument("node", metavar="NODE")
+@click.option("--address", required=True, metavar="ADDRESS", help="Its address in the inventory.")
+@click.option("--pod-range", required=True, metavar="CIDR", help="Its pod_network_range in the inventory.")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Configuration file.  [default: /etc/gpu-burnin/config.yaml]",
+)
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path("/"),
+    show_default=True,
+    metavar="DIR",
+    help="The machine's root folder.",
+)
+def seal(node: str, address: str, pod_range: str, config_path: Path | None, root: Path) -> None:
+    """Make the disk of this machine, which site.yml has built as NODE, the image that others boot from.
+
+    It removes SSH host keys, certificates, tokens, the machine id, runs and logs, and notes where the machine's own
+    name and addresses stand. The machine cannot be used after it: switch it off, and copy its disk. Exit code 2 when
+    this is not NODE, or when a secret is left.
+    """
+    from gpu_burnin.node.enrol import seal as sealing
+
+    own = host_config(config_path, None).node_name
+    if node != own:
+        raise GpuBurninError(f"this machine is {own}, not {node}: nothing was changed")
+    found = sealing.seal(root, node, address, pod_range)
+    for name in found.removed:
+        click.echo(f"removed {root / name}")
+    click.echo(f"sealed: {len(found.files)} files have what is this machine's own; switch it off and copy its disk")

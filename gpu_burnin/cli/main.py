@@ -40,6 +40,7 @@ TABLE: Mapping[str, Row] = {
     "plan": ("gpu_burnin.cli.plan", "plan", "Say what a run would do here, and how long it takes."),
     "scan": ("gpu_burnin.cli.scan", "scan", "Look at this node's GPUs for some seconds; test nothing."),
     "repair": ("gpu_burnin.cli.repair", "repair", "What playbooks/repair.yml does on this node."),
+    "seal": ("gpu_burnin.cli.enrol", "seal", "Make this machine's disk the fleet's image."),
     "selftest": ("gpu_burnin.cli.selftest", "selftest", "Prove this node's detectors with injected faults."),
     "start": ("gpu_burnin.cli.node", "start", "Start a burn-in in a systemd unit of its own."),
     "status": ("gpu_burnin.cli.node", "status", "Say what this node knows of its burn-in."),

@@ -43,7 +43,7 @@ from tests.integration.enrolling import (
     decided,
     enrolments_known,
 )
-from tests.integration.gate import NODES, a_node, attacker, numbers, refused
+from tests.integration.gate import NODES, a_node, attacker, kubelet, numbers, refused
 from tests.integration.kube import JSON_PATCH, MERGE_PATCH, Client, Server, until
 
 ONLY = "and for nothing else"
@@ -327,6 +327,13 @@ class TestAToken:
             refused(by.request("DELETE", f"{ENROLMENTS}/{node}"), ONLY)
         finally:
             assert root.request("DELETE", f"{rbac}/all").status == 200
+
+
+def test_kube_proxy_of_the_image_reads_with_the_certificate_of_its_node(enrolling: Server) -> None:
+    client = kubelet(enrolling, "gpu-1")
+    for path in ("/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"):
+        assert client.request("GET", path).status == 200
+        refused(client.request("DELETE", f"{path.replace('/services', '/namespaces/default/services/kubernetes')}"), "")
 
 
 class TestTokensOfOthers:

@@ -81,6 +81,8 @@ def handed_files(handed: Handed) -> Mapping[str, str]:
     return {
         "user-data": (
             "#cloud-config\n"
+            # The image makes them itself, and enrols with them.
+            "ssh_deletekeys: false\n"
             "write_files:\n"
             f"  - path: {_PLACE}\n"
             '    permissions: "0600"\n'

@@ -1,12 +1,13 @@
 """What makes the image's machine this node: kubelet's certificate, and its name, address and pod range in the files.
 
-The image's files are those that the roles write, for a node whose name and addresses are placeholders. So what is the
-node's own is written as the roles would write it, byte for byte.
+The image's files are those that the roles wrote for the machine that it was made of (seal.py). So what is the node's
+own is written as the roles would write it, byte for byte.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,12 +23,12 @@ MANIFEST = "etc/muster/image.json"
 # Units that need the node's name wait for this file.
 DONE = "enrolled"
 _CERTIFICATE = "kubelet-client-enrolled.pem"
-_SCHEMA = "muster-image/v1"
+SCHEMA = "muster-image/v1"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The image's placeholders, and the files where they stand, as paths from the root."""
+    """Name, address and pod range of the machine that the image was made of, and where they stand, from the root."""
 
     schema: str
     node: str
@@ -36,17 +37,22 @@ class Manifest:
     files: tuple[str, ...] = field(default=())
 
 
+def word(value: str) -> re.Pattern[bytes]:
+    """A name or address where it stands by itself: 198.18.0.9 is no part of 198.18.0.90, and gpu-1 none of gpu-1-b."""
+    return re.compile(rb"(?<![A-Za-z0-9_.-])" + re.escape(value.encode()) + rb"(?![A-Za-z0-9_-]|\.[A-Za-z0-9])")
+
+
 def read_manifest(root: Path = Path("/")) -> Manifest:
     """The image's. Raises EnrolmentError."""
     path = root / MANIFEST
     try:
         manifest = from_json(Manifest, parse_json(read_bytes(path)))
-        if manifest.schema != _SCHEMA:
-            raise ValueError(f"schema is not {_SCHEMA}")
+        if manifest.schema != SCHEMA:
+            raise ValueError(f"schema is not {SCHEMA}")
         return manifest
     except (OSError, Misfit, ValueError) as error:
         raise EnrolmentError(
-            f"{socket.gethostname()}: cannot read {path} ({error}); boot an image that `muster image build` made"
+            f"{socket.gethostname()}: cannot read {path} ({error}); boot a machine that `gpu-burnin seal` has sealed"
         ) from error
 
 
@@ -80,7 +86,7 @@ def settle(
             before = read_bytes(path)
             after = before
             for placeholder, value in values.items():
-                after = after.replace(placeholder.encode(), value.encode())
+                after = word(placeholder).sub(value.encode(), after)
             if after != before:
                 write_atomic(path, after, mode=path.stat().st_mode & 0o777)
                 written.append(name)

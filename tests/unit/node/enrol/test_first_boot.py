@@ -143,7 +143,7 @@ class TestSettling:
 
     def test_a_machine_that_is_not_from_the_image_is_left_alone(self, root: Path) -> None:
         (root / settle.MANIFEST).write_text('{"schema": "other"}')
-        with pytest.raises(EnrolmentError, match="boot an image that `muster image build` made"):
+        with pytest.raises(EnrolmentError, match="boot a machine that `gpu-burnin seal` has sealed"):
             settle.read_manifest(root)
 
 
