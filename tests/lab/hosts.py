@@ -169,7 +169,7 @@ def _podman_run(lab: Lab, container: str, address: str) -> list[str | Path]:
     # podman's other manager, systemd, has names of its own for groups.
     counted = (["--cgroup-manager", "cgroupfs"], ["--cgroup-parent", group]) if group else ([], [])
     return [
-        "podman", *(["--runtime", "runc"] if _cgroup_v1() else []), *counted[0], "run", "--detach", *counted[1],
+        "podman", *(["--runtime", "runc"] if cgroup_v1() else []), *counted[0], "run", "--detach", *counted[1],
         "--name", container, "--hostname", name,
         "--label", f"muster.lab={lab.name}", "--network", _network(lab, lab.subnet_of(address)), "--ip", address,
         "--pids-limit", "-1",
@@ -179,7 +179,7 @@ def _podman_run(lab: Lab, container: str, address: str) -> list[str | Path]:
 
 def _privileges(node: bool) -> list[str]:
     """Mounting needs SYS_ADMIN (boot id, local SSD); a host with a kubelet needs all but the clock."""
-    version = ["--env", f"LAB_CGROUP_V1={int(node and _cgroup_v1())}"]
+    version = ["--env", f"LAB_CGROUP_V1={int(node and cgroup_v1())}"]
     if not node:
         return [
             *version,
@@ -300,5 +300,6 @@ def _wait_for_ssh(name: str, address: str) -> None:
         time.sleep(0.1)
 
 
-def _cgroup_v1() -> bool:
+def cgroup_v1() -> bool:
+    """Whether this machine has control groups of the first version."""
     return not Path("/sys/fs/cgroup/cgroup.controllers").exists()

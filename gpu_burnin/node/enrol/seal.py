@@ -78,7 +78,8 @@ StartLimitIntervalSec=0
 # Not a oneshot: the boot does not wait for a person.
 Type=exec
 ExecStart=/usr/local/bin/gpu-burnin enrol
-# What waited for the node's name begins.
+# What waited for the node's name begins, by the units as they are now.
+ExecStopPost=/bin/sh -c 'test "$SERVICE_RESULT" != success || systemctl daemon-reload'
 ExecStopPost=/bin/sh -c 'test "$SERVICE_RESULT" != success || systemctl --no-block start multi-user.target'
 Restart=on-failure
 RestartSec=60
