@@ -19,7 +19,7 @@ from gpu_burnin.api.crd import definitions
 from gpu_burnin.api.enrolment import enrolments_path
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.machine_power import machines_path
-from gpu_burnin.api.names import HEARTBEAT_KIND, KIND, Names
+from gpu_burnin.api.names import ENROLMENT_KIND, HEARTBEAT_KIND, KIND, Names
 from gpu_burnin.api.record import Hardware, Identity, NodeAdmission, Place, Proof, Spec, document, parse
 from gpu_burnin.system.codec import to_json
 
@@ -183,6 +183,10 @@ def provision(
     if apply:
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(lambda item: _write(api, names, item[0], item[1], carried, keep), work))
+        for gone in [item.name for act, item in work if enrolments and act is Act.REMOVED]:
+            # Its token is good for nothing without it.
+            with contextlib.suppress(NotFound):
+                api.delete(enrolments_path(names, gone), f"delete {ENROLMENT_KIND} {gone}")
     acts = {one.name: Act.NOTHING for one in wanted} | {item.name: act for act, item in work}
     return Provisioned(acts, before, after, tuple(_notes(wanted, others, nodes, known)), bool(defined))
 

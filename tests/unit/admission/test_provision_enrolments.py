@@ -1,0 +1,49 @@
+"""What the provisioner does for machines that enrol themselves: their kind, their pod range, and their end."""
+
+from __future__ import annotations
+
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.admission.provision import Wanted, pin, provision
+from gpu_burnin.api.enrolment import EnrolmentSpec, enrolment_document
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import Identity
+from tests.support.fake_api import FakeApi
+
+NAMES = Names()
+KEPT: list[tuple[str, str, int, str]] = []
+
+
+def provisioned(kube: KubeApi, *nodes: str, enrolments: bool = True) -> None:
+    wanted = [Wanted(name, Identity(addresses=("10.0.0.1",), pod_range="198.19.1.0/24")) for name in nodes]
+    provision(
+        kube, NAMES, wanted, [], [], apply=True, enrolments=enrolments, carried={}, keep=lambda *seen: KEPT.append(seen)
+    )
+
+
+def test_the_kind_is_defined_where_machines_enrol(api: FakeApi, kube: KubeApi) -> None:
+    provisioned(kube, "gpu-1", enrolments=False)
+    assert NAMES.enrolment_crd not in api.objects["customresourcedefinitions"]
+    provisioned(kube, "gpu-1")
+    assert NAMES.enrolment_crd in api.objects["customresourcedefinitions"]
+    assert api.objects["nodeadmissions"]["gpu-1"]["spec"]["identity"]["podRange"] == "198.19.1.0/24"
+
+
+def test_an_enrolment_goes_with_its_node(api: FakeApi, kube: KubeApi) -> None:
+    """Also where there is none."""
+    provisioned(kube, "gpu-1", "gpu-2", "gpu-3")
+    for name in ("gpu-1", "gpu-2"):
+        api.put("nodeenrolments", enrolment_document(name, EnrolmentSpec("abcdef", "x"), NAMES))
+    provisioned(kube, "gpu-2")
+    assert list(api.objects["nodeadmissions"]) == list(api.objects["nodeenrolments"]) == ["gpu-2"]
+
+
+def test_pinning_writes_key_and_machine_and_nothing_else(api: FakeApi, kube: KubeApi) -> None:
+    provisioned(kube, "gpu-1")
+    before = api.objects["nodeadmissions"]["gpu-1"]["spec"]
+    key = "ssh-ed25519 AAAA"
+    for _ in range(2):
+        pin(kube, NAMES, "gpu-1", key, "1" * 32, carried=(7, "0" * 64), keep=lambda *seen: KEPT.append(seen))
+    after = api.objects["nodeadmissions"]["gpu-1"]["spec"]
+    changed = {"hostKey": key, "machineID": "1" * 32, "carriedSequence": 7, "carriedReportSHA256": "0" * 64}
+    assert after == {**before, "identity": {**before["identity"], **changed}}
+    assert KEPT == []
