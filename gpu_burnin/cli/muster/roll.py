@@ -116,7 +116,7 @@ def roll(
     sha256 = frozen.digest(exported)
     startups = jump_startups or (_MAX_STARTUPS if given.jumps else None)
     allowed = min((one for one in (workers, kind.most_workers) if one is not None), default=None)
-    count = bounds.of_this_machine(startups, allowed)
+    count = bounds.of_this_machine(min(shard_hosts, max(1, len(given.nodes))), startups, allowed)
     book = Book(Path(given.state_dir) / "roll")
     now = datetime.now(UTC)
     mine = lock.Lock(_user(), rfc3339_s(now), lock.process(os.getpid()), f"rolls {playbook}")

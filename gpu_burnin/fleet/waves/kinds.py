@@ -12,7 +12,6 @@ from gpu_burnin.fleet.waves.model import Part
 NODES = ("gpu_nodes", "system_nodes")
 GPU_NODES = ("gpu_nodes",)
 # Plays of the controller run where the limit names it.
-CONTROLLER = "localhost"
 _BEYOND_NODES = "localhost:all:!gpu_nodes:!system_nodes"
 
 
@@ -39,8 +38,9 @@ _SITE = Kind(
         Part.NODES: ("--skip-tags", "report"),
         Part.ADMIT: ("--tags", "admit"),
     },
-    limits={Part.CONTROL: _BEYOND_NODES, Part.ADMIT: CONTROLLER},
-    beside=frozenset({Part.CONTACT}),
+    limits={Part.CONTROL: _BEYOND_NODES},
+    # Ansible refuses a limit of localhost alone.
+    beside=frozenset({Part.CONTACT, Part.ADMIT}),
 )
 _TESTS = Kind(groups=GPU_NODES, parts={Part.NODES: ()}, limits={})
 # It has one lock, and takes its nodes out of work in batches of its own.

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
 from gpu_burnin.system.codec import from_json
@@ -53,16 +54,25 @@ class Job:
     controller: bool = False
 
 
+class Killed(Exception):
+    """ansible-playbook was killed: nobody knows how far it came."""
+
+
 def main() -> None:
-    """Run the step of the folder that is named, and keep its result."""
+    """Run the step of the folder that is named, and keep its result; none where ansible-playbook was killed."""
     folder = Path(sys.argv[1])
     job = from_json(Job, parse_json(read_text(folder / STEP)))
     hosts = read_text(hosts_file(folder), _MOST_BYTES).split()
+    # Forks of an Ansible that was killed go on with their tasks, on the hosts of this step.
+    leftovers.end(_FOLDER_VARIABLE, str(folder))
     keep_result(folder, perform(folder, job, hosts))
 
 
 def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
-    """Run ansible-playbook until every host has a result. Raises OSError where the folder cannot be written."""
+    """Run ansible-playbook until every host has a result.
+
+    Raises OSError where the folder cannot be written, and Killed.
+    """
     began_s, found, error = time.monotonic(), dict[str, HostResult](), ""
     rc, outcomes = _play(folder, job, hosts)
     if job.part is Part.NODES:
@@ -111,6 +121,7 @@ def _play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[st
                     _FOLDER_VARIABLE: str(folder),
                     # Runner would switch it off.
                     "ANSIBLE_HOST_KEY_CHECKING": "True",
+                    "ANSIBLE_NOCOLOR": "1",
                     "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
                     "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
                 },
@@ -128,6 +139,8 @@ def _play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[st
         shutil.rmtree(sockets, ignore_errors=True)
         # It has the environment in it.
         shutil.rmtree(private, ignore_errors=True)
+    if run.rc is None:
+        raise Killed(f"{job.name}: ansible-playbook was killed")
     try:
         kept: Mapping[str, Any] = parse_json(read_text(folder / _OUTCOMES, _MOST_BYTES))
     except FileNotFoundError:
