@@ -106,10 +106,11 @@ class Site:
 def scale(folder: Path, hosts: int, *, whole: bool) -> str:
     """One shard of 250 out of so many hosts, or all of them; a row of the table."""
     site = Site(folder)
-    names = {f"gpu-{number:04}": {"gpu_burnin_expect": {"model": "h100"}} for number in range(1, hosts + 1)}
-    site.write({**names}, [{"ansible.builtin.ping": None}] * _TASKS, ansible_connection="nothing")
+    names: dict[str, dict[str, object]] = {f"gpu-{number:04}": {"rack": number // 16} for number in range(1, hosts + 1)}
+    site.write(names, [{"ansible.builtin.ping": None}] * _TASKS, ansible_connection="nothing")
     limit = [] if whole else ["--limit", f"gpu_nodes[0:{SHARD - 1}]"]
-    process = site.start("--canary", str(SHARD), *limit)
+    # As one shard, so that what a process costs at its start is spread as in a large roll.
+    process = site.start("--canary", str(SHARD), *([] if whole else ["--workers", "1"]), *limit)
     _, status, used = os.wait4(process.pid, 0)
     if os.waitstatus_to_exitcode(status) != 0:
         raise SystemExit(process.stderr.read() if process.stderr else "muster roll failed")
@@ -157,11 +158,10 @@ def _log(folder: Path) -> str:
 def read_logs(site: Site) -> list[str]:
     """What all names have written, which is removed."""
     lab, lines = read_lab([LAB_INVENTORY]), list[str]()
+    known = f"UserKnownHostsFile={lab.state / 'fleet/known_hosts'}"
     for host in lab.hosts:
-        command = [
-            "ssh", "-i", str(lab.state / "ssh/id_ed25519"), "-o", f"UserKnownHostsFile={lab.state / 'fleet/known_hosts'}",
-            f"root@{host.address}", f"cat {_log(site.folder)}; rm -f {_log(site.folder)}",
-        ]  # fmt: skip
+        command = ["ssh", "-i", str(lab.state / "ssh/id_ed25519"), "-o", known, f"root@{host.address}"]
+        command.append(f"cat {_log(site.folder)}; rm -f {_log(site.folder)}")
         lines += subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     return lines
 

@@ -20,20 +20,22 @@ def left_s(
 ) -> float | None:
     """Seconds that the shards `ahead` take: their hosts by wave, of which the first is under way. None for no idea.
 
-    A wave takes as long as its shards one after the other on `workers`, by the time that a shard of such a size has
-    taken, or as long as the processors need for all its hosts. `between_s` is what each wave takes on the controller.
+    A wave takes as long as its shards one after the other on `workers`, or as long as `cores` need for them; both by
+    what shards of such sizes have taken. `between_s` is what each wave takes on the controller. What other programs
+    take of the processors is in it as far as those shards met it.
     """
     if not seen:
         return None
     fixed_s, host_s = _line([(one.hosts, one.wall_s) for one in seen])
-    host_cpu_s = sum(one.cpu_s for one in seen) / max(1, sum(one.hosts for one in seen))
+    fixed_cpu_s, host_cpu_s = _line([(one.hosts, one.cpu_s) for one in seen])
     total_s = 0.0
     for wave in ahead:
         if not wave:
             continue
         rounds = -(-len(wave) // workers)
         latency_s = rounds * (fixed_s + host_s * max(wave))
-        total_s += max(latency_s, host_cpu_s * sum(wave) / cores) + between_s
+        cpu_s = fixed_cpu_s * len(wave) + host_cpu_s * sum(wave)
+        total_s += max(latency_s, cpu_s / cores) + between_s
     return total_s
 
 

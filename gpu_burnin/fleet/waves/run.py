@@ -62,13 +62,17 @@ class Executor:
             if (result := self.book.result(step)) is not None:
                 self._done[step.name] = result
         for stage in stages:
+            if self.stopped and not self._closes(stage[0]):
+                continue
             left = deque(step for step in stage if step.name not in self._done)
             if left:
                 self._stage(left, stages)
             else:
                 self._judge(stage[-1])
-            if self.stopped:
-                return
+
+    def _closes(self, step: Step) -> bool:
+        """Whether a step is for what has been done, also after a stop: nodes whose shards ran are let in."""
+        return step.part is Part.ADMIT and any(one.name in self._done for one in self._shards(step.wave))
 
     def _stage(self, left: deque[Step], stages: Sequence[Sequence[Step]]) -> None:
         last = left[-1]
@@ -104,7 +108,7 @@ class Executor:
         try:
             while True:
                 with self._change:
-                    if self.stopped or not left:
+                    if not left or (self.stopped and not self._closes(left[0])):
                         return
                     step = left.popleft()
                     self._running[step.name] = step
@@ -162,7 +166,7 @@ class Executor:
     def _write(self, step: Step, folder: Path) -> None:
         order, inventory = self.roll.order, [str(self.book.inventory)]
         if step.part is Part.ADMIT:
-            shards = {one.name: self._done[one.name] for one in self._shards(step.wave)}
+            shards = {one.name: self._done[one.name] for one in self._shards(step.wave) if one.name in self._done}
             inventory.append(str(self.book.keep_inventory(folder, "gates", gates(shards))))
         job = Job(
             name=step.name,

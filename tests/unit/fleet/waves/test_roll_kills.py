@@ -43,6 +43,13 @@ ADMISSION = (
     "for one in given['nodes']]\n"
     'print(json.dumps({"nodes": nodes, "missing": {}}))'
 )
+PREFLIGHT = (
+    'bad = [one for one, state in states.items() if state == "unfit" and one in given["hosts"]]\n'
+    'everyone = "everyone" in states\n'
+    'faults = [{"hosts": [one], "message": "no room; make some"} for one in bad]\n'
+    'faults += [{"hosts": [], "message": "half are silent"}] * everyone\n'
+    'print(json.dumps({"failed": bool(faults), "msg": "faults", "faults": faults}))'
+)
 
 
 class Fleet:
@@ -62,7 +69,8 @@ class Fleet:
         (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"vars": shared, "children": groups}}))
         (folder / "library").mkdir()
         self.keep_states()
-        for name, body in (("kubelet_state", GATE), ("burnin", BURNIN), ("node_admission", ADMISSION)):
+        modules = {"kubelet_state": GATE, "burnin": BURNIN, "node_admission": ADMISSION, "preflight_report": PREFLIGHT}
+        for name, body in modules.items():
             text = MODULE.format(python=python, states=folder / "states", body=body)
             (folder / "library" / f"{name}.py").write_text(text)
         self.go()
@@ -95,6 +103,11 @@ class Fleet:
                 **nodes,
                 "name": "Work",
                 "tasks": [
+                    {
+                        "preflight_report": {"hosts": "{{ ansible_play_hosts_all }}"},
+                        "run_once": True,
+                        "any_errors_fatal": True,
+                    },
                     note("begin"),
                     {"ansible.builtin.fail": {"msg": "no room"}, "when": "inventory_hostname in fails | default([])"},
                     wait,
@@ -225,6 +238,26 @@ def test_a_result_is_no_failure_and_a_failure_stops_the_roll(fleet: Fleet) -> No
                                    "-e", '{"fails": ["gpu-5"]}')  # fmt: skip
     assert code == 1 and outcomes(report) == {"gpu-5": "failed"}, err
     assert set(fleet.done("begin")) == {"gpu-5"}
+
+
+def test_faults_of_some_hosts_and_silent_ones_keep_nobody_else(fleet: Fleet) -> None:
+    fleet.keep_states(gpu_1="unfit", gpu_7="unfit")
+    inventory = yaml.safe_load((fleet.folder / "hosts.yml").read_text())
+    nodes = inventory["all"]["children"]["gpu_nodes"]["hosts"]
+    nodes["gpu-3"] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    (fleet.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    code, report, err = fleet.roll("--canary", "8", "--shard", "8", "--most-failed", "3")
+    assert code == 3, err
+    ends = {"gpu-1": "failed", "gpu-7": "failed", "gpu-3": "left"}
+    assert outcomes(report) == {**dict.fromkeys(NODES, "done"), **ends}
+    hosts = report["hosts"]
+    assert isinstance(hosts, dict) and hosts["gpu-7"]["why"] == "no room; make some"
+    assert "refused" in hosts["gpu-3"]["why"]
+    assert fleet.done("end") == Counter({*NODES} - ends.keys())
+    # One that is no host's ends a shard for all, and is not tried again and again.
+    fleet.keep_states(everyone="")
+    code, report, err = fleet.roll("--canary", "8", "--shard", "8", "--again")
+    assert code == 1 and set(outcomes(report).values()) == {"failed"}, err
 
 
 def test_two_executors_and_a_changed_inventory_are_refused(fleet: Fleet) -> None:
