@@ -33,6 +33,7 @@ import yaml
 
 from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.book import result_in
+from gpu_burnin.fleet.waves.model import StepResult
 from tests.lab.fleet import LAB_INVENTORY
 from tests.lab.model import read_lab
 from tests.lab.paths import REPOSITORY
@@ -97,10 +98,10 @@ class Site:
             command, cwd=self.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
-    def shards(self) -> dict[str, tuple[float, float]]:
-        """Seconds of the clock and of the processors of each shard that is done."""
-        found = {path.name: result_in(path) for path in (self.state / "roll/steps").glob("shard-*")}
-        return {name: (result.wall_s, result.cpu_s) for name, result in found.items() if result is not None}
+    def shards(self) -> list[StepResult]:
+        """The shards that are done."""
+        found = (result_in(path) for path in (self.state / "roll/steps").glob("shard-*"))
+        return [result for result in found if result is not None]
 
 
 def scale(folder: Path, hosts: int, *, whole: bool) -> str:
@@ -116,13 +117,12 @@ def scale(folder: Path, hosts: int, *, whole: bool) -> str:
         raise SystemExit(process.stderr.read() if process.stderr else "muster roll failed")
     shards = site.shards()
     count = hosts if whole else SHARD
-    cpu_ms = sum(cpu_s for _, cpu_s in shards.values()) / count * 1000
+    shards_s = sum(shard.cpu_s for shard in shards)
+    cpu_ms = shards_s / count * 1000
     # Shards are its children too.
-    own_s = used.ru_utime + used.ru_stime - sum(cpu_s for _, cpu_s in shards.values())
-    return (
-        f"{hosts:7,} {len(shards):7} {cpu_ms:14.1f} {own_s:14.1f} {cpu_ms + own_s / hosts * 1000:14.1f} "
-        f"{used.ru_maxrss / 1024:10.0f}"
-    )
+    own_s = used.ru_utime + used.ru_stime - shards_s
+    peak = max(shard.peak_bytes for shard in shards) / 2**20
+    return f"{hosts:7,} {len(shards):7} {cpu_ms:14.1f} {own_s:14.1f} {cpu_ms + own_s / hosts * 1000:14.1f} {peak:10.0f}"
 
 
 def lab_hosts(count: int) -> dict[str, dict[str, object]]:
@@ -264,7 +264,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as root:
         if "scale" in given.parts:
             print(f"{'hosts':>7} {'shards':>7} {'CPU ms a host':>14} {'executor CPU s':>14} {'all a host ms':>14} "
-                  f"{'RSS MiB':>10}")  # fmt: skip
+                  f"{'shard MiB':>10}")  # fmt: skip
             for hosts in SIZES:
                 folder = Path(root) / f"scale-{hosts}"
                 folder.mkdir()

@@ -26,7 +26,7 @@ from gpu_burnin.system.streams import readers_may_leave
     "inventories",
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path, exists=True),
+    type=click.Path(path_type=Path),
     metavar="INVENTORY",
     help="The inventory, as for ansible-playbook; may be repeated.",
 )

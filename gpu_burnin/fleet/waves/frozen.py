@@ -32,6 +32,9 @@ class Given:
 
 def given(order: Order, groups: Sequence[str]) -> Given:
     """The nodes of these groups that an order is for. Raises GpuBurninError."""
+    for source in order.inventory:
+        if not Path(source).exists():
+            raise GpuBurninError(f"{source} does not exist; give the inventory as -i FOLDER")
     options = {"groups": list(groups), "limit": order.limit, "canary_group": order.canary_group}
     return ask(Given, "roll_given", order.inventory, options, f"{', '.join(order.inventory)} cannot be rolled")
 

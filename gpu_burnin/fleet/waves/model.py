@@ -99,12 +99,16 @@ class HostResult:
 
 @dataclass(frozen=True)
 class StepResult:
-    """How a step ended. `error` is why it stops the roll, "" for none; `cpu_s` is of all its processes."""
+    """How a step ended. `error` is why it stops the roll, "" for none.
+
+    `cpu_s` is of all its processes, `peak_bytes` the most memory that one of them had.
+    """
 
     name: str
     rc: int
     wall_s: float
     cpu_s: float
+    peak_bytes: int = 0
     hosts: Mapping[str, HostResult] = field(default_factory=dict)
     error: str = ""
     schema: str = SCHEMA

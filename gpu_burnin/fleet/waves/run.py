@@ -159,7 +159,7 @@ class Executor:
             return None
         why = f"{lost[-1]}, {len(lost)} times; see {folder / _LOG}"
         hosts = {host: HostResult(Outcome.FAILED, why) for host in step.hosts if step.part is Part.NODES}
-        result = StepResult(step.name, 1, 0.0, 0.0, hosts, "" if hosts else why)
+        result = StepResult(step.name, 1, 0.0, 0.0, 0, hosts, "" if hosts else why)
         keep_result(folder, result)
         return result
 

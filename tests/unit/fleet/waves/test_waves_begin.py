@@ -39,7 +39,7 @@ def started(folder: Path, order: Order = ORDER, sha256: str = "sum") -> tuple[Bo
 def ended(made: Book, name: str, **hosts: HostResult) -> None:
     step = Step(name, Part.NODES, 1, tuple(hosts))
     results = {host.replace("_", "-"): result for host, result in hosts.items()}
-    book.keep_result(made.step(step), StepResult(name, 0, 1.0, 1.0, results))
+    book.keep_result(made.step(step), StepResult(name, 0, 1.0, 1.0, 0, results))
 
 
 def test_a_roll_that_has_not_ended_is_gone_on_with(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_full_disk_under_the_book_is_said(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_inventory_is_printed_by_its_script(tmp_path: Path) -> None:
-    script = Book.keep_inventory(tmp_path, "gates", book.gates({"one": StepResult("one", 0, 1.0, 1.0, {
+    script = Book.keep_inventory(tmp_path, "gates", book.gates({"one": StepResult("one", 0, 1.0, 1.0, 0, {
         "gpu-1": HostResult(Outcome.DONE, "", {"gate_open": True, "machine_id": "1" * 32}), "gpu-2": FAILED,
     })}))  # fmt: skip
     printed = json.loads(subprocess.run([script], check=True, capture_output=True).stdout)
