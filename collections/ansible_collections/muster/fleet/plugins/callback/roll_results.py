@@ -69,6 +69,8 @@ class CallbackModule(CallbackBase):
         if not ignore_errors:
             message = " ".join(str(result.result.get("msg") or "").split())[:_MOST_MESSAGE]
             self._of(result.host.name).setdefault("failed", f"{result.task_name}: {message}")
+            # Ansible takes the others of its play out with it, and says so of none of them.
+            self._cut |= bool(result.task.any_errors_fatal or result.task.run_once)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Keep that a host could not be reached, unless a task may miss it."""
@@ -93,7 +95,8 @@ class CallbackModule(CallbackBase):
             "admission": self._admission,
             "missing": self._missing,
             "faults": self._faults,
-            "cut": self._cut,
+            # What a play has mended cuts nothing.
+            "cut": self._cut and any((*stats.failures.values(), *stats.dark.values())),
         }
         write_atomic(self._folder / OUTCOMES, json.dumps(content).encode())
 
