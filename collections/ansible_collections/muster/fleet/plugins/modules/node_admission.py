@@ -40,7 +40,8 @@ description:
   - What people ask of a node (hold, quarantine, retest, repair) and all that the admitter knows of it stay as they are.
     The admitter, a service beside each API server, does the rest.
   - Waits for the nodes in O(expect) until they have their certificates and the admitter's answer. A held node is a
-    result, not a failure. Only a node that does not come within O(wait_s) fails the task.
+    result, not a failure, and one that does not come within O(wait_s) neither, since a node may die on its way; RV(late)
+    tells of those.
   - The entry of a node that has left O(nodes) is removed once its Node is gone, and told before. One that a person
     holds stays. A host key in the cluster stays where O(known_hosts) has not exactly one.
 options:
@@ -249,6 +250,12 @@ missing:
   returned: always
   type: dict
   sample: {}
+late:
+  description: The same for people, empty when all have come.
+  returned: always
+  type: str
+  version_added: "0.2.0"
+  sample: ""
 """
 
 NODE_OPTIONS = {
@@ -340,7 +347,7 @@ def refuse_twins(machines: dict[str, MachineSpec]) -> None:
 
 
 def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
-    """Write the entries, wait, and tell how each node stands. Raises FleetError with what did not come."""
+    """Write the entries, wait, and tell how each node stands, and what did not come. Raises FleetError."""
     parameters = module.params
     gpu_nodes = [node["name"] for node in parameters["nodes"]]
     system_nodes = [node["name"] for node in parameters["system_nodes"]]
@@ -394,7 +401,7 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
         elif closed:
             reasons[0]["message"] += f" (its own gate is closed: {closed})"
         nodes.append({**told, "reasons": reasons, "action": str(done.acts[one.name])})
-    output: dict[str, Any] = {
+    return {
         "changed": done.changed or power.changed,
         "diff": {
             "before": {**done.before, **({"power": power.before} if power.changed else {})},
@@ -403,11 +410,16 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
         "nodes": nodes,
         "notes": notes,
         "missing": missing,
+        "late": late(missing, parameters["wait_s"]),
     }
-    if missing:
-        head = f"after {parameters['wait_s']:g} s these nodes, whose own gate is open, have not come:"
-        raise FleetError("\n".join([head, *(f"- {m}" for m in missing.values())]), **output)
-    return output
+
+
+def late(missing: dict[str, str], wait_s: float) -> str:
+    """What people read of nodes that did not come."""
+    if not missing:
+        return ""
+    head = f"after {wait_s:g} s these nodes, whose own gate is open, have not come:"
+    return "\n".join([head, *(f"- {sentence}" for sentence in missing.values())])
 
 
 def main() -> None:
