@@ -205,6 +205,15 @@ def test_feeds_with_limits_of_their_own_swing_beside_each_other() -> None:
     assert "turns of 10 (fleet_feed_limits and gpu_burnin_wave_max_nodes)" in figure(plan, "play_s").source
 
 
+@pytest.mark.parametrize(
+    ("place", "swinging"),
+    [({"feed": "a"}, 2), ({"feed": "b"}, 7), ({"feed": "c"}, 1), ({"rack": "r1"}, 1), ({}, 1), ("no place", 1)],
+)
+def test_limits_of_feeds_at_which_no_node_stands_let_none_swing(place: object, swinging: int) -> None:
+    plan = make(given(100, fleet_feed_limits={"a": 2, "b": 7}, fleet_place=place))
+    assert figure(plan, "swinging_nodes").value == swinging
+
+
 @pytest.mark.parametrize("wrong", [{"fleet_feed_limits": {"a": 0}}, {"gpu_burnin_wave_max_nodes": 0}])
 def test_limits_that_are_none_are_not_planned_with(wrong: dict[str, Any]) -> None:
     found = figure(make(given(100, **wrong)), "play_s")
