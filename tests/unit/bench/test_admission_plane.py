@@ -111,6 +111,22 @@ def test_a_watch_that_ends_is_not_passed_over(last: bytes, why: str) -> None:
     assert why in after
 
 
+def test_a_watch_that_came_too_early_is_asked_for_again() -> None:
+    async def course() -> tuple[int, str]:
+        connection, wire = connected()
+        watch = asyncio.ensure_future(connection.watch("/nodes?watch=true"))
+        await asyncio.sleep(0)
+        wire.written = b""
+        connection.data_received(frame(DATA, 0, 1, b"ERROR ... ResourceVersionTooLarge") + frame(DATA, 1, 1, b""))
+        await asyncio.sleep(0)
+        assert struct.unpack(">I", wire.written[5:9]) == (3,)
+        connection.data_received(frame(DATA, 0, 3, b"event"))
+        await watch
+        return connection.early, connection.lost
+
+    assert asyncio.run(course()) == (1, "")
+
+
 def test_a_watch_waits_for_what_is_wanted_and_is_taken_back() -> None:
     async def course() -> tuple[bytes, bytes]:
         connection, wire = connected()

@@ -92,7 +92,9 @@ class Course:
         meter = Meter(self.pids)
         await _in_turn(made, lambda node: node.watch(self.server.port, self._of_proxies))
         opened = meter.of_each(len(made))
-        self.say(f"{count} nodes: {WATCHES} watches on three connections each: {opened}")
+        early = sum(connection.early for node in made for connection in node.connections)
+        again = f"; {early} were asked for again, since the server's cache was late" if early else ""
+        self.say(f"{count} nodes: {WATCHES} watches on three connections each: {opened}{again}")
         self.say(f"{count} nodes: with these: {sizes(self.server, self.root)}")
         await self._leases(count, made)
         if lost := next(filter(None, (node.lost() for node in self.nodes)), ""):
@@ -158,7 +160,7 @@ class Course:
     async def _leases(self, count: int, made: Sequence[Node]) -> None:
         """All kubelets renew their Leases each 10 s; then as often as those of a whole site.
 
-        A write is cheaper where there are many: who waits for the next one is woken for several at once.
+        Those of a small fleet alone can hardly be told from what is done at rest.
         """
         await _in_turn(made, Node.make_lease)
         meter = Meter(self.pids)

@@ -23,6 +23,8 @@ _FIRST_WINDOW = 65535
 _INITIAL_WINDOW_SIZE = 4
 # The kind of an answer in protobuf that is a failure.
 _STATUS = b"\x12\x06Status"
+# The reason of a watch's first and only event.
+_EARLY = b"ResourceVersionTooLarge"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 JSON = "application/json"
 
@@ -46,6 +48,11 @@ class Stream:
     body: bytearray = field(default_factory=bytearray)
     size_bytes: int = 0
 
+    @property
+    def early(self) -> bool:
+        """Whether the server could not answer yet."""
+        return self.watch and _EARLY in self.body
+
 
 class Connection(asyncio.Protocol):
     """A connection to the API server with one certificate."""
@@ -57,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._streams: dict[int, Stream] = {}
         self._transport: asyncio.Transport | None = None
         self.lost = ""
+        self.early = 0
 
     @classmethod
     async def to(cls, port: int, context: ssl.SSLContext) -> Connection:
@@ -75,10 +83,16 @@ class Connection(asyncio.Protocol):
         return found
 
     async def watch(self, path: str, answer: str = PROTOBUF, agent: str = "kubelet") -> Stream:
-        """A watch that goes on, of which something has come."""
-        stream = self._send("GET", path, b"", JSON, answer, agent, watch=True)
-        await stream.opened
-        return stream
+        """A watch that goes on, of which something has come.
+
+        A busy API server that does not know yet how new its cache is says so after 3 s, and client-go asks again.
+        """
+        while True:
+            stream = self._send("GET", path, b"", JSON, answer, agent, watch=True)
+            await stream.opened
+            if not stream.early:
+                return stream
+            self.early += 1
 
     async def watch_until(self, path: str, until: bytes) -> bytes:
         """What a watch has said when `until` was in it; the watch ends then."""
@@ -184,7 +198,7 @@ class Connection(asyncio.Protocol):
                 future.exception()
             else:
                 cast("asyncio.Future[object]", future).set_result(result)
-        if why and stream.watch:
+        if why and stream.watch and not stream.early:
             self.lost = self.lost or f"{stream.what}: {why}"
 
     def _fail(self, why: str) -> None:

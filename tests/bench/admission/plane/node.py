@@ -99,16 +99,20 @@ class Node:
         for status in _POD_STATUSES:
             await self.kubelet.request("PATCH", path, json.dumps({"status": status}).encode(), STRATEGIC_PATCH)
 
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that it has made."""
+        return [one for one in (self.kubelet, *self.others) if one is not None]
+
     def lost(self) -> str:
         """Why one of its connections is lost, "" where all are there."""
-        found = [one.lost for one in (self.kubelet, *self.others) if one is not None and one.lost]
+        found = [one.lost for one in self.connections if one.lost]
         return f"{self.name}: {found[0]}" if found else ""
 
     def close(self) -> None:
         """End all its connections."""
-        for connection in (self.kubelet, *self.others):
-            if connection is not None:
-                connection.close()
+        for connection in self.connections:
+            connection.close()
 
 
 def context_of(authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:
