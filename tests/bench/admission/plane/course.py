@@ -144,6 +144,7 @@ class Course:
         async def report(node: Node) -> None:
             await node.connect(self.server.port)
             await node.report_pod(SYSTEM_NAMESPACE, pods[node.name])
+            node.close()
 
         await _in_turn(made, report)
         self.say(f"{count} nodes: its kubelet connects and writes its status twice: {meter.of_each(len(made))}")

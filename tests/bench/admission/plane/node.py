@@ -55,16 +55,16 @@ class Node:
     _renewed_s: int = _FIRST_RENEWAL_S
 
     async def connect(self, port: int) -> Connection:
-        """kubelet's connection."""
+        """kubelet's connection, which the API server ends when nothing goes on there for 90 s."""
         self.kubelet = await Connection.to(port, self.context)
         return self.kubelet
 
     async def watch(self, port: int, of_proxies: ssl.SSLContext) -> None:
         """All watches of its three programs, each of which has told what there is."""
-        assert self.kubelet is not None
-        proxy, agent = await Connection.to(port, of_proxies), await Connection.to(port, self.context)
+        kubelet, proxy = await self.connect(port), await Connection.to(port, of_proxies)
+        agent = await Connection.to(port, self.context)
         self.others = [proxy, agent]
-        users = ((self.kubelet, KUBELET, PROTOBUF), (proxy, KUBE_PROXY, PROTOBUF), (agent, AGENT, JSON))
+        users = ((kubelet, KUBELET, PROTOBUF), (proxy, KUBE_PROXY, PROTOBUF), (agent, AGENT, JSON))
         await asyncio.gather(
             *(
                 connection.watch(f"{path.format(name=self.name)}&{_INFORMER}".replace("?&", "?"), answer)
