@@ -98,7 +98,7 @@ bench-muster: setup-dev ## Print what muster baseline, status and why take for 7
 bench-inventory: setup-dev ## Print what the controller does for fleets of 100, 1,000 and 7,500 hosts (10 minutes)
 	@python -m tests.bench.inventory
 
-bench-admission: setup-dev ## Print what standing admission costs for 7,500 nodes on a real API server (NODES=n: for fewer, PHASES=idle,watches: only these; 20 minutes)
+bench-admission: setup-dev ## Print what standing admission costs for 7,500 nodes on a real API server (NODES=n: for fewer, PHASES=idle,plane: only these; 40 minutes)
 	@python -m tests.bench.admission $(NODES) $(PHASES)
 
 bench-jobs: setup-dev ## Print shares against weights, partial gangs under kills, and gangs on up to 7,500 nodes without machines (PHASES=shares,kills,sizes: only these; needs the lab's binaries)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -188,6 +189,17 @@ def write_tar(directory: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """One process at a time, of those that want the same folder."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
 def temporary_directory(parent: Path) -> Iterator[Path]:
     """A private directory beside the archives, so that the finished one can be renamed into place."""
     path = Path(tempfile.mkdtemp(prefix=".wheelhouse-", dir=parent))
@@ -201,12 +213,24 @@ def build(checkout: Path, wanted: Wanted, output: Path, dry_run: bool = False) -
     """Build the archive in the folder `output`, unless it is there. Raises WheelhouseError, OSError."""
     key = build_key(checkout, wanted)
     archive, checksum = output / f"gpu-burnin-{key}.tar", output / f"gpu-burnin-{key}.tar.sha256"
-    if archive.exists() and checksum.exists():
-        return Result(False, str(archive), checksum.read_text().split()[0], key)
+
+    def found() -> Result | None:
+        if archive.exists() and checksum.exists():
+            return Result(False, str(archive), checksum.read_text().split()[0], key)
+        return None
+
+    if (there := found()) is not None:
+        return there
     if dry_run:
         return Result(True, str(archive), "", key)
     output.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with temporary_directory(output) as scratch:
+    # Shards of a roll ask for the same archive at the same time: one builds it.
+    with alone(output):
+        return found() or _build(checkout, wanted, archive, checksum)
+
+
+def _build(checkout: Path, wanted: Wanted, archive: Path, checksum: Path) -> Result:
+    with temporary_directory(archive.parent) as scratch:
         wheels = scratch / "wheels"
         wheels.mkdir()
         pip_lock = scratch / "pip.txt"
@@ -224,7 +248,7 @@ def build(checkout: Path, wanted: Wanted, output: Path, dry_run: bool = False) -
         # The archive last: with it in place the build counts as done.
         (scratch / checksum.name).rename(checksum)
         (scratch / archive.name).rename(archive)
-    return Result(True, str(archive), sha256, key)
+    return Result(True, str(archive), sha256, build_key(checkout, wanted))
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

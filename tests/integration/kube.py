@@ -57,6 +57,10 @@ def render(role: str, template: str, variables: Mapping[str, Any]) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["to_json"] = json.dumps
+    environment.filters["combine"] = lambda first, second: {**first, **second}
+    environment.filters["dict2items"] = lambda of, key_name="key", value_name="value": [
+        {key_name: key, value_name: value} for key, value in of.items()
+    ]
     environment.globals["lookup"] = lambda plugin, path: Path(path).read_text().rstrip()
     return environment.get_template(template).render(**variables)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -141,6 +142,8 @@ class Records(PackedStore):
         super().__init__()
         self._names, self._rules = names, rules or Rules(names=names)
         self.summaries: dict[str, Summary] = {}
+        # Counted as they change: whoever reads the numbers of 7,500 nodes would else hold up those who write.
+        self._counts: Counter[tuple[State, str]] = Counter()
         self._asked: set[str] = set()
         self._held_back: dict[State, set[str]] = {state: set() for state in HELD_BACK}
         self._lock = threading.Lock()
@@ -196,6 +199,10 @@ class Records(PackedStore):
 
     def _index(self, name: str, summary: Summary | None) -> None:
         old = self.summaries.pop(name, None)
+        if old is not None:
+            self._counts[old.state, old.code] -= 1
+            if not self._counts[old.state, old.code]:
+                del self._counts[old.state, old.code]
         # Sets that others read are replaced, not changed.
         if old is not None and old.state in HELD_BACK:
             self._held_back[old.state] = self._held_back[old.state] - {name}
@@ -204,8 +211,14 @@ class Records(PackedStore):
             self._asked = self._asked ^ {name}
         if summary is not None:
             self.summaries[name] = summary
+            self._counts[summary.state, summary.code] += 1
             if summary.state in HELD_BACK and summary.admitted:
                 self._held_back[summary.state] = self._held_back[summary.state] | {name}
+
+    def counts(self) -> Counter[tuple[State, str]]:
+        """How many there are of each state and code."""
+        with self._lock:
+            return self._counts.copy()
 
     def all_summaries(self) -> list[tuple[str, Summary]]:
         """Name and summary of each, as they are now."""

@@ -156,12 +156,16 @@ class Term:
     def states(self) -> Counter[str]:
         """How many nodes there are in each state."""
         counts = Counter({str(state): 0 for state in State})
-        counts.update(str(summary.state) for _, summary in self.records.all_summaries())
+        for (state, _), nodes in self.records.counts().items():
+            counts[str(state)] += nodes
         return counts
 
     def held(self) -> Counter[str]:
         """How many nodes take no new work, by the code of the reason; the rarer of many codes are one, OTHER."""
-        counts = Counter(one.code or "NONE" for _, one in self.records.all_summaries() if one.state in _HELD)
+        counts = Counter[str]()
+        for (state, code), nodes in self.records.counts().items():
+            if state in _HELD:
+                counts[code or "NONE"] += nodes
         rare = dict(counts.most_common()[_MOST_REASONS:])
         return counts - Counter(rare) + Counter({"OTHER": sum(rare.values())})
 
@@ -173,7 +177,10 @@ class Term:
 
     def unwatched(self) -> int:
         """How many nodes have a silent agent, whether a budget leaves them at work or not."""
-        return sum(one.code == AGENT_SILENT for _, one in self.records.all_summaries())
+        return self._of_code(AGENT_SILENT)
+
+    def _of_code(self, wanted: str) -> int:
+        return sum(nodes for (_, code), nodes in self.records.counts().items() if code == wanted)
 
     def _check(self) -> None:
         """A thread of this term that a slow answer holds up writes nothing in the next term of this process either."""
@@ -329,7 +336,7 @@ class Term:
 
     def announce_restore(self) -> None:
         """Say once that etcd was restored, as the entries do, and once that no node waits for its agent any more."""
-        doubted = sum(one.code == LEDGER_RESTORED for _, one in self.records.all_summaries())
+        doubted = self._of_code(LEDGER_RESTORED)
         if bool(doubted) != self._was_restored:
             self._was_restored = bool(doubted)
             self.journal.say(

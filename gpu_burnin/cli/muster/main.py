@@ -36,6 +36,7 @@ TABLE: Mapping[str, Row] = {
     "probe": (f"{_ROOM}.probe", "probe", "Try many hosts at once: TCP, SSH, host key, login."),
     "resume": (f"{_ROOM}.node", "resume", "End the fleet's pause."),
     "retest": (f"{_ROOM}.retest", "retest", "Ask idle nodes, drawn at random, for a test."),
+    "roll": (f"{_ROOM}.roll", "roll", "Run a playbook over thousands of nodes, in waves."),
     "run": (f"{_ROOM}.run", "run", "Run a script or a folder on whole nodes: all of them or none."),
     "scaler": (
         f"{_ROOM}.scaler",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpu_burnin.errors import GpuBurninError
@@ -33,10 +33,9 @@ class Limits:
         """How many nodes may swing there."""
         return self.by_feed.get(feed, self.others)
 
-    @property
-    def together(self) -> int:
-        """How many nodes may swing at all feeds."""
-        return self.others + sum(self.by_feed.values())
+    def together(self, feeds: Iterable[str]) -> int:
+        """How many nodes may swing at all of these feeds; a limit at which no node stands lets none."""
+        return sum(self.of(feed) for feed in {self.counted_as(feed) for feed in feeds})
 
 
 def read_limits(by_feed: object, others: object) -> Limits:

@@ -74,6 +74,8 @@ class Turns:
                     return ""
                 late = self.monotonic_s() >= until_s
                 if late or not told:
+                    # Looked at without the lock, for a sentence alone: whoever takes a turn does so in _try, under it.
+                    # A turn that is given back or written meanwhile is whole or gone, and in the sentence or not.
                     busy = busy or self._busy(feed, self.counted()) or f"{self._where(feed)} others wait before it"
                 if late:
                     return busy

@@ -11,11 +11,12 @@ from gpu_burnin.fleet.plan.given import Fault, Given, number_of
 from gpu_burnin.fleet.plan.model import Figure, Section
 from gpu_burnin.system.quantities import number, size
 
-# A guess of what the objects of one node take in the main etcd, pods and other work not counted: its Node and its
+# What the objects of one node may take in the main etcd, pods and other work not counted: its Node and its
 # NodeAdmission of 16 KiB each, in three versions, and 60 versions of a Lease of 0.5 KiB. The API server compacts every
 # 5 minutes, so versions of 10 minutes lie there; a kubelet renews its Lease every 10 s and its status every 5 minutes.
+# Measured (docs/verified-scale.md, "A fleet on one control plane"): 110 KiB a node in the minutes after they joined.
 ETCD_BYTES_PER_NODE = 2 * 3 * 16 * 1024 + 60 * 512
-_GUESS = f"{ETCD_BYTES_PER_NODE // 1024} KiB a node, a guess and not measured; without pods and other work"
+_ETCD_SOURCE = f"{ETCD_BYTES_PER_NODE // 1024} KiB a node, 110 measured after joins; without pods of work"
 # What stands for a whole: etcd refuses writes at its quota, and a database has holes before it is defragmented.
 _SHARE_OF_QUOTA = 0.5
 _EXTRA_ARGS = "kube_apiserver_extra_args"
@@ -48,6 +49,7 @@ def section(given: Given) -> Section:
             f"{number(round(sizing.heap_bytes(nodes) / 1e9, 2))} GB",
             "70 GB at 7,500 nodes (OpenAI, 2021), by nodes; what a server takes without nodes comes on top",
         ),
+        *_measured(nodes, max(1, servers or wanted)),
         *(_limit(given, limit) for limit in LIMITS),
         Figure(
             "watch_caches",
@@ -59,7 +61,7 @@ def section(given: Given) -> Section:
         ),
         *_audit(given),
         _members(given, "etcd", "main etcd"),
-        Figure("etcd_bytes", "main etcd, expected", database, "B", size(database), _GUESS, _quota(given)),
+        Figure("etcd_bytes", "main etcd, expected", database, "B", size(database), _ETCD_SOURCE, _quota(given)),
         _members(given, "etcd_events", "events etcd"),
     ]
     return Section("control_plane", "Control plane", tuple(figures))
@@ -144,6 +146,27 @@ def _turns_off(arguments: object) -> bool:
     sizes = str(arguments.get("watch-cache-sizes", ""))
     return str(arguments.get("watch-cache", "true")).lower() == "false" or any(
         entry.strip().endswith("#0") for entry in sizes.split(",")
+    )
+
+
+def _measured(nodes: int, servers: int) -> Iterator[Figure]:
+    memory = round(sizing.least_memory_bytes(nodes, servers))
+    yield Figure(
+        "least_memory_bytes",
+        "memory of each API server, at least",
+        memory,
+        "B",
+        f"{number(round(memory / 1e9, 2))} GB",
+        f"measured: objects of {nodes:,} nodes in each of {servers:,}, their watches spread over all; without work",
+    )
+    cores = sizing.lease_cores(nodes)
+    yield Figure(
+        "lease_cores",
+        "cores for kubelets' Leases",
+        cores,
+        "1",
+        number(round(cores, 2)),
+        f"measured: {sizing.LEASE_CPU_S * 1000:g} ms each, every {sizing.LEASE_EVERY_S} s; all API servers and etcd",
     )
 
 

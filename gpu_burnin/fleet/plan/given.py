@@ -145,7 +145,7 @@ VARIABLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "gpu_burnin_expect",
         ),
     ),
-    "fleet": (("gpu_nodes",), ("fleet_feed_limits",)),
+    "fleet": (("gpu_nodes",), ("fleet_feed_limits", "fleet_place")),
     "kubelet": (("gpu_nodes", "system_nodes"), ("kubelet_max_pods",)),
     "pki": (("",), ("pki_ca_days", "pki_leaf_days", "pki_renew_before_days")),
     "fleet_monitoring": (

@@ -26,6 +26,7 @@ RENEWED_AT = 0.8
 # Until the runs of as many hosts as Ansible works on at a time are started.
 START_S = 5.0
 _TESTS = "admitter_tests"
+_PLACE = "fleet_place"
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,13 @@ def burn_in(given: Given) -> BurnIn | None:
 def _at_once(given: Given) -> int:
     """How many nodes may swing at all feeds together; 0 where the inventory does not say."""
     try:
-        return read_limits(given.usual(LIMITS) or {}, given.usual(OTHERS)).together
+        limits = read_limits(given.usual(LIMITS) or {}, given.usual(OTHERS))
     except GpuBurninError:
         return 0
+    places = [setting.value for setting in given.settings.get(_PLACE, ())]
+    feeds = {str(place.get("feed") or "") if isinstance(place, Mapping) else "" for place in places}
+    # Where no node is listed yet, they may stand at any feed.
+    return limits.together(feeds or {"", *limits.by_feed})
 
 
 def _gpus(given: Given) -> int:

@@ -1,6 +1,7 @@
 """What standing admission costs: `python -m tests.bench.admission [NODES [PHASES]]`, 7,500 where no number is given.
 
-PHASES are some of admission (which is always run), idle, heartbeats, restart (with power-cut too), power-cut, watches,
+PHASES are some of admission (which all but plane begin with), idle, heartbeats, restart (with power-cut too),
+power-cut, watches and plane (certificates, pods, watches and Leases of nodes, by number of nodes; see plane/course.py),
 with commas between; all where none is named.
 
 Nodes without machines on one real etcd and API server with the fleet's policies, rights, encryption and audit; kwok
@@ -33,6 +34,7 @@ from tests.bench.admission.fleet import NODES, Fleet
 from tests.bench.admission.heartbeats import measure_heartbeats
 from tests.bench.admission.kwok import STAGE, ensure_kwok
 from tests.bench.admission.measure import Admitter, Stopwatch, memory_mib, patches, quantile
+from tests.bench.admission.plane import course
 from tests.bench.admission.probe import probing
 from tests.bench.admission.raw import Rate, patch_all
 from tests.bench.admission.watches import measure_watches
@@ -54,7 +56,7 @@ IDLE_S = 60.0
 HEARTBEATS_S = 60.0
 REST_S = 30.0
 PATIENCE_S = 1800.0
-PHASES = ("admission", "idle", "heartbeats", "restart", "power-cut", "watches")
+PHASES = ("admission", "idle", "heartbeats", "restart", "power-cut", "watches", "plane")
 
 
 @dataclass
@@ -90,8 +92,17 @@ def main() -> None:
     phases = sys.argv[2].split(",") if len(sys.argv) > 2 else PHASES
     if unknown := set(phases) - set(PHASES):
         raise SystemExit(f"there is no phase {', '.join(sorted(unknown))}; give some of {', '.join(PHASES)}")
-    kwok = ensure_kwok()
     say(f"{count} nodes; {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores, one etcd and API server")
+    if set(phases) != {"plane"}:
+        admission(count, phases)
+    if "plane" in phases:
+        with tempfile.TemporaryDirectory(prefix="bench-plane-") as folder:
+            course.run(Path(folder), course.sizes_up_to(count), say)
+
+
+def admission(count: int, phases: Sequence[str]) -> None:
+    """The phases that have one fleet of so many nodes."""
+    kwok = ensure_kwok()
     with tempfile.TemporaryDirectory(prefix="bench-admission-") as folder:
         directory = Path(folder)
         with api_server(directory) as server:

@@ -65,9 +65,13 @@ class Api:
 
     def text(self, path: str) -> str:
         """A page that is not JSON. Raises Refused."""
+        return self.binary(path).decode()
+
+    def binary(self, path: str) -> bytes:
+        """An answer as it is. Raises Refused."""
         connection = self._connection()
         connection.request("GET", path)
-        return self._answer(connection, path).decode()
+        return self._answer(connection, path)
 
     def _answer(self, connection: http.client.HTTPSConnection, what: str) -> bytes:
         response = connection.getresponse()

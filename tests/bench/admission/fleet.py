@@ -26,6 +26,7 @@ NODES = "/api/v1/nodes"
 ADMISSIONS = f"/apis/{NAMES.api_version}/nodeadmissions"
 MACHINE = "a" * 32
 GPUS = 8
+ADDRESS = "198.18.0.1"
 KUBELET_RETRY_S = 10.0
 # What makes a real Node large: its images, of which kubelet lists 50 at the most (nodeStatusMaxImages).
 _IMAGES = [{"names": [f"registry.example/team/image-{n}@sha256:{n:064x}"], "sizeBytes": 10**9} for n in range(50)]
@@ -33,32 +34,41 @@ _IMAGES = [{"names": [f"registry.example/team/image-{n}@sha256:{n:064x}"], "size
 
 @dataclass
 class Fleet:
-    """`count` nodes that share one host key. `boots` counts how often all of them have booted."""
+    """Nodes from the number `first` to below `count`, which share one host key.
+
+    `boots` counts how often all of them have booted; `labels` are those of their Nodes.
+    """
 
     api: Api
     count: int
     key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
     boots: int = 1
+    first: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> Sequence[str]:
         """Their names."""
-        return [f"gpu-{number:05d}" for number in range(self.count)]
+        return [f"gpu-{number:05d}" for number in range(self.first, self.count)]
 
     def boot_id(self, name: str) -> str:
         """The boot that the node runs now."""
         return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}-{self.boots}"))
 
     def make(self, provisioner: Api) -> None:
-        """Register all of them, with the preflight taint, and write their NodeAdmissions."""
-        identity = Identity(public_line(self.key), MACHINE, addresses=("198.18.0.1",))
+        """Write their NodeAdmissions and register all of them."""
+        self.provision(provisioner)
+        self.register()
+
+    def provision(self, provisioner: Api) -> None:
+        """Write the NodeAdmissions."""
+        identity = Identity(public_line(self.key), MACHINE, addresses=(ADDRESS,))
         spec = Spec(identity, Hardware(GPUS), Proof("quick"))
+        each(lambda n: provisioner.request("POST", ADMISSIONS, document(NodeAdmission(n, spec), NAMES)), self.names)
 
-        def one(name: str) -> None:
-            provisioner.request("POST", ADMISSIONS, document(NodeAdmission(name, spec), NAMES))
-            self.api.request("POST", NODES, self._node(name))
-
-        each(one, self.names)
+    def register(self) -> None:
+        """Make the Nodes, with the preflight taint."""
+        each(lambda name: self.api.request("POST", NODES, self._node(name)), self.names)
 
     def publish(self) -> None:
         """Evidence and note of the present boot on each, as its own agent writes them."""
@@ -121,7 +131,7 @@ class Fleet:
         return {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}},
+            "metadata": {"name": name, "labels": self.labels, "annotations": {"kwok.x-k8s.io/node": "fake"}},
             "spec": {
                 "taints": [{"key": NAMES.preflight, "effect": effect} for effect in ("NoSchedule", "NoExecute")],
             },

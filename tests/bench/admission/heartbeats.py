@@ -54,7 +54,7 @@ def measure_heartbeats(
     writes: int,
 ) -> Cost:
     """Make all of them, rest, then renew them in turn, `a_second` of them in each second."""
-    each(lambda name: _first(api, name, boot_id(name)), names, THREADS)
+    each(lambda name: first_heartbeat(api, name, boot_id(name)), names, THREADS)
     rest = Stopwatch(servers), Stopwatch(admitter)
     time.sleep(REST_S)
     servers_rest, admitter_rest = (watch.cpu_s / watch.wall_s for watch in rest)
@@ -74,7 +74,8 @@ def measure_heartbeats(
     return Cost(writes, size_bytes, writes / took_s, served_s / writes * 1000, heard_s / writes * 1000)
 
 
-def _first(api: Api, name: str, boot: str) -> None:
+def first_heartbeat(api: Api, name: str, boot: str) -> None:
+    """An agent makes its heartbeat."""
     api.request("POST", heartbeats_path(NAMES), heartbeat_document(name, _beat(boot, 0), NAMES), node=name)
 
 

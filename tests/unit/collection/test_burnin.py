@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,14 @@ def test_summary_names_the_page_of_a_run_that_left_one() -> None:
     """Version 0.1.0 left none; what is not there cannot be brought to the controller."""
     assert "page" not in burnin.summary(status(evidence()))
     assert burnin.summary(status(evidence(page="/r/report.html")))["page"] == "/r/report.html"
+
+
+def test_files_of_a_run_have_digests_as_far_as_they_are_there(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text("x")
+    found = module.digests({"report": str(report), "page": str(tmp_path / "report.html"), "verdict": "PASS"})
+    assert found == {"report_sha256": hashlib.sha256(b"x").hexdigest()}
+    assert module.digests({"ran": False}) == {}
 
 
 def test_a_gate_that_does_not_work_fails_the_task() -> None:

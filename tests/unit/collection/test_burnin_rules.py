@@ -54,6 +54,26 @@ def test_a_value_that_fits(name: str, value: Any) -> None:
     assert found(name, value) == []
 
 
+@pytest.mark.parametrize(
+    ("new", "longest", "said"),
+    [
+        ("3h", 7200, "gpu_burnin_extended_for_new is 3h, longer than gpu_burnin_extended_s (7200 s)"),
+        ("121m", "7200", "gpu_burnin_extended_for_new is 121m, longer than"),
+        ("2h", 7200, ""),
+        ("", 60, ""),
+        # Said by other rules.
+        ("soon", 60, ""),
+        ("2h", None, ""),
+    ],
+)
+def test_an_extended_run_for_new_gpus_is_no_longer_than_plays_wait_for(new: str, longest: Any, said: str) -> None:
+    (rule,) = (rule for rule in RULES["gpu_burnin"] if len(rule.variables) == 2)
+    assert rule.variables == ("gpu_burnin_extended_for_new", "gpu_burnin_extended_s")
+    findings = list(rule.check(new, longest))
+    assert [message.startswith(said) for message, _ in findings] == ([True] if said else [])
+    assert all("raise gpu_burnin_extended_s to" in fix for _, fix in findings)
+
+
 def test_a_text_among_expectations_is_read_too() -> None:
     ((said, fix),) = found("expect", {"driver_version": "new"})
     assert said.startswith("gpu_burnin_expect.driver_version must be") and said.endswith(", not 'new'") and fix

@@ -105,15 +105,17 @@ def fleet(tmp_path: Path, host_key: Path) -> Path:
     executable(tmp_path / "bin/gpu-burnin", f'#!/bin/sh\nexec {sys.executable} {tmp_path}/program.py "$@"\n')
     role = ROOT / "roles/gpu_burnin"
     tasks = yaml.safe_load((role / "tasks/main.yml").read_text())
-    names = [task["name"] for task in tasks]
-    first, last = (next(i for i, name in enumerate(names) if words in name) for words in ("Start the burn-in", "Fetch"))
-    for task in tasks[first:last]:
+    count, run = (task for task in tasks if "block" in task or "ansible.builtin.set_fact" in task)
+    # Outside of a role there is none to end.
+    run["block"] = [task for task in run["block"] if "ansible.builtin.meta" not in task]
+    for task in run["block"]:
         if include := task.get("ansible.builtin.include_tasks"):
             task["ansible.builtin.include_tasks"] = str(role / "tasks" / include)
     told = {"name": "Report", "ansible.builtin.debug": {"msg": "RESULT {{ inventory_hostname }} {{ found | to_json }}"}}
     keys = ("verdict", "why", "waves", "changed", "burnin_warnings")
     pairs = ", ".join(f"'{key}': __gpu_burnin_result.{key} | default('')" for key in keys)
     here = {"config": f"{tmp_path}/{{{{ inventory_hostname }}}}/config.yaml", "program": f"{tmp_path}/bin/gpu-burnin"}
+    run["module_defaults"]["muster.fleet.burnin"] |= here
     play = {
         "hosts": "all",
         "gather_facts": False,
@@ -133,8 +135,8 @@ def fleet(tmp_path: Path, host_key: Path) -> Path:
             "FAKE_HOST": f"{tmp_path}/{{{{ inventory_hostname }}}}",
             "FAKE_PROGRAM": f"{sys.executable} {tmp_path}/burnin.py",
         },
-        "module_defaults": {f"muster.fleet.{name}": here for name in ("burnin", "power_grant")},
-        "tasks": [*tasks[first:last], told],
+        "module_defaults": {"muster.fleet.power_grant": here},
+        "tasks": [count, run, told],
     }
     (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
     return tmp_path

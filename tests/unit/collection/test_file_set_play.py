@@ -27,14 +27,14 @@ item {{ item }}
 """
 
 
-def write_role(root: Path, arguments: dict[str, object]) -> None:
+def write_role(root: Path, arguments: dict[str, object], module: str = "file_set") -> None:
     for folder in ("tasks", "templates", "files"):
         (root / "roles/x" / folder).mkdir(parents=True, exist_ok=True)
     (root / "roles/x/templates/a.j2").write_text(TEMPLATE)
     (root / "roles/x/templates/part.j2").write_text("host {{ inventory_hostname }}\n")
     (root / "roles/x/files/b.bin").write_bytes(b"\x00\xff" * 200_000)
     (root / "roles/x/files/key").write_text(SECRET)
-    task = {"name": "Place", "muster.fleet.file_set": arguments}
+    task = {"name": "Place", f"muster.fleet.{module}": arguments}
     (root / "roles/x/tasks/main.yml").write_text(yaml.safe_dump([task]))
     variables = {"x_list": [1, 2], "x_secret": SECRET}
     play = {"hosts": "all", "gather_facts": False, "vars": variables, "roles": ["x"]}
@@ -72,6 +72,21 @@ def test_converges_and_hides_secrets(tmp_path: Path, ansible_playbook: Playbook)
     assert (out / "b").read_bytes() == b"\x00\xff" * 200_000
     assert (out / "c").read_text() == (out / "d").read_text() == SECRET
     assert "changed=0" in ansible_playbook("play.yml", "--check", "--diff").stdout
+
+
+@pytest.mark.slow
+def test_a_service_has_the_same_files(tmp_path: Path, ansible_playbook: Playbook) -> None:
+    out = tmp_path / "out"
+    write_role(tmp_path, {**arguments_for(out), "packages": [], "units": []}, "service")
+    done = ansible_playbook("play.yml", "play.yml", "--diff", "-vvv")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok=2 " in done.stdout and "changed=1 " in done.stdout and "+item 2" in done.stdout
+    assert SECRET not in done.stdout + done.stderr
+    assert (out / "c").read_text() == (out / "d").read_text() == SECRET
+    write_role(tmp_path, {"unit": []}, "service")
+    refused = ansible_playbook("play.yml")
+    known = "absent, directories, files, files_first, packages, units"
+    assert f"service has no option 'unit'; known: {known}" in refused.stdout + refused.stderr
 
 
 REFUSED: tuple[tuple[dict[str, object], str], ...] = (

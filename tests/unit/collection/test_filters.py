@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from ansible_collections.muster.fleet.plugins.filter.addresses import addresses
 from ansible_collections.muster.fleet.plugins.filter.calendar import calendar
 from ansible_collections.muster.fleet.plugins.filter.kubeconfig import kubeconfig
 from ansible_collections.muster.fleet.plugins.filter.maintenance_near import maintenance_near
+from ansible_collections.muster.fleet.plugins.filter.reports_to_fetch import reports_to_fetch
 from ansible_collections.muster.fleet.plugins.filter.sha256sums import sha256sums
 from ansible_collections.muster.fleet.plugins.filter.wave_wait import wave_wait
 
@@ -201,3 +204,17 @@ def test_a_wrong_calendar_is_refused_by_name(window: dict[str, Any], message: st
     ):
         with pytest.raises(AnsibleFilterError, match=message):
             ask()
+
+
+def test_only_reports_that_the_controller_lacks_are_fetched(tmp_path: Path) -> None:
+    result = {"report": "/var/run-7/report.json", "page": "/var/run-7/report.html"}
+    result |= {f"{key}_sha256": hashlib.sha256(key.encode()).hexdigest() for key in ("report", "page")}
+    assert reports_to_fetch({}, str(tmp_path)) == []
+    assert reports_to_fetch(result, str(tmp_path / "none")) == [result["report"], result["page"]]
+    (tmp_path / "report.json").write_text("report")
+    (tmp_path / "report.html").write_text("of the run before")
+    assert reports_to_fetch(result, str(tmp_path)) == [result["page"]]
+    (tmp_path / "report.html").write_text("page")
+    assert reports_to_fetch(result, str(tmp_path)) == []
+    # A module that could not read it says no digest.
+    assert reports_to_fetch({"report": result["report"]}, str(tmp_path)) == [result["report"]]

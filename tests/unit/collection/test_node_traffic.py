@@ -310,8 +310,8 @@ def test_site_goes_to_no_node_where_nothing_is_to_be_done(
 
 def test_what_is_written_is_taken_away_again() -> None:
     count, absent = (yaml.safe_load((ROLE / f"tasks/{name}.yml").read_text()) for name in ("count", "absent"))
-    sets = [task["muster.fleet.file_set"] for task in count if "muster.fleet.file_set" in task]
-    written = {file["dest"] for one in sets for file in one["files"]} | {"{{ __node_traffic_textfile }}"}
+    service, _ = (task["muster.fleet.service"] for task in count if "muster.fleet.service" in task)
+    written = {file["dest"] for file in service["files"]} | {"{{ __node_traffic_textfile }}"}
     gone = {
         f"/etc/systemd/system/{task['muster.fleet.unit']['name']}" for task in absent if "muster.fleet.unit" in task
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.muster.fleet.plugins.module_utils.host import packages
 from ansible_collections.muster.fleet.plugins.module_utils.host.apt_get import apt_errors
-from ansible_collections.muster.fleet.plugins.modules import packages
 
 
 def test_missing_are_those_not_installed() -> None:

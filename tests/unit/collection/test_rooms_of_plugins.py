@@ -48,6 +48,8 @@ OF_GPU_BURNIN: Mapping[str, frozenset[str]] = {
     "callback": frozenset({"errors", "fleet", "report"}),
     "filter": frozenset({"admission", "fleet", "hardware"}),
     "modules": frozenset({"admission", "api", "errors", "fleet", "power", "system"}),
+    # What the ledger has of a node; ledger_nodes.py, on the controller.
+    "kube": frozenset({"admission", "api", "system"}),
     # The levels and models that there are, the names that are in use, and the one client of the API.
     "jobs": frozenset({"admission", "api", "hardware"}),
     "plugin_utils": frozenset({"checks", "errors", "fleet", "settings", "system"}),

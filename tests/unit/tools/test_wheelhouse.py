@@ -6,10 +6,15 @@ import importlib.util
 import json
 import sys
 import tarfile
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+
+from tests.support.clocks import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -137,6 +142,34 @@ def test_nodes_ask_for_the_version_that_the_wheel_got(
         assert requirements is not None
         lines = requirements.read().decode().splitlines()
     assert lines[0] == "click==8.5.1" and lines[-1] == "gpu-burnin==4.5.6"
+
+
+def test_of_two_that_want_one_archive_one_builds_it(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go, builds = threading.Event(), threading.Event(), list[str]()
+
+    def pip(arguments: Sequence[str | Path], what: str) -> None:
+        if arguments[0] == "wheel":
+            (Path(str(arguments[arguments.index("--wheel-dir") + 1])) / "gpu_burnin-1.0-py3-none-any.whl").touch()
+            builds.append(what)
+            began.set()
+            assert go.wait(PATIENCE_S)
+
+    monkeypatch.setattr(wheelhouse, "run_pip", pip)
+    output, found = tmp_path / "out", list[Any]()
+    threads = [
+        threading.Thread(target=lambda: found.append(wheelhouse.build(checkout, wanted(checkout), output)))
+        for _ in range(2)
+    ]
+    threads[0].start()
+    assert began.wait(PATIENCE_S)
+    threads[1].start()
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert len(builds) == 1 and [result.changed for result in found] == [True, False]
+    assert found[0].sha256 == found[1].sha256
 
 
 def test_equal_contents_give_equal_archives(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ def test_what_has_no_limit_of_its_own_shares_one() -> None:
     assert limits == Limits(1, {"a": 2, "7": 3})
     assert [limits.of(feed) for feed in ("a", "7", "b", "")] == [2, 3, 1, 1]
     assert [limits.counted_as(feed) for feed in ("a", "7", "b", "")] == ["a", "7", "", ""]
-    assert limits.together == 6
+    assert limits.together(["a", "7", "b", "", "c"]) == 6
+    assert [limits.together(feeds) for feeds in (["a", "a"], ["b", "c"], ["a", "b"], [])] == [2, 1, 3, 0]
 
 
 @pytest.mark.parametrize("limit", [0, -1, "0", "-2", 1.5, True, None, "many", "²", [1]])

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from gpu_burnin.cli.muster.main import cli
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.plan import inventory, page, text
+from gpu_burnin.fleet.plan import inventory, page, sizing, text
 from gpu_burnin.fleet.plan.given import Addresses, Fault, Given, Monitoring, Pods, Setting
 from gpu_burnin.fleet.plan.make import make
 from gpu_burnin.fleet.plan.model import Figure, FleetPlan
@@ -96,6 +96,29 @@ def test_the_figures_at_five_sizes(
     assert figure(plan, "busy_nodes").value == pytest.approx(busy, rel=0.01)
     assert figure(plan, "swing_w").value == 5600
     assert all(figure.source for section in plan.sections for figure in section.figures)
+
+
+@pytest.mark.parametrize(("nodes", "servers"), [(100, 2), (1500, 2), (7500, 5), (7500, 10)])
+def test_measured_terms_grow_with_the_nodes_and_say_how_they_were_measured(nodes: int, servers: int) -> None:
+    plan = make(given(nodes, servers))
+    memory, cores = figure(plan, "least_memory_bytes"), figure(plan, "lease_cores")
+    each = sizing.HEAP_OF_OBJECTS_BYTES + sizing.HEAP_OF_CLIENTS_BYTES / servers
+    assert memory.value == pytest.approx(sizing.MEMORY_TO_HEAP * (sizing.HEAP_OF_SERVER_BYTES + nodes * each), abs=1)
+    assert cores.value == pytest.approx(nodes / 10 * sizing.LEASE_CPU_S)
+    assert f"of {nodes:,} nodes in each of {servers}" in memory.source
+    # As it was measured: 3.9 GiB of one server with 2,500 nodes and all their watches.
+    assert sizing.least_memory_bytes(2500, 1) == pytest.approx(4026 * 2**20, rel=0.05)
+    assert all("measured" in one.source for one in (memory, cores))
+
+
+def test_more_api_servers_hold_fewer_watches_and_the_same_objects() -> None:
+    of_five, of_ten = (sizing.least_memory_bytes(7500, servers) for servers in (5, 10))
+    assert of_five - of_ten == pytest.approx(sizing.MEMORY_TO_HEAP * 7500 * sizing.HEAP_OF_CLIENTS_BYTES / 10)
+    assert of_ten > sizing.MEMORY_TO_HEAP * 7500 * sizing.HEAP_OF_OBJECTS_BYTES
+
+
+def test_memory_of_no_server_is_that_of_those_that_are_wanted() -> None:
+    assert "in each of 5," in figure(make(given(7500, 0)), "least_memory_bytes").source
 
 
 @pytest.mark.parametrize("nodes", [3, 100, 1000, 1500])
@@ -203,6 +226,15 @@ def test_feeds_with_limits_of_their_own_swing_beside_each_other() -> None:
     plan = make(given(100, fleet_feed_limits={"a": 2, "b": 7}), gpu_watts=700)
     assert figure(plan, "swinging_nodes").value == 10 and figure(plan, "swing_w").value == 10 * 8 * 700
     assert "turns of 10 (fleet_feed_limits and gpu_burnin_wave_max_nodes)" in figure(plan, "play_s").source
+
+
+@pytest.mark.parametrize(
+    ("place", "swinging"),
+    [({"feed": "a"}, 2), ({"feed": "b"}, 7), ({"feed": "c"}, 1), ({"rack": "r1"}, 1), ({}, 1), ("no place", 1)],
+)
+def test_limits_of_feeds_at_which_no_node_stands_let_none_swing(place: object, swinging: int) -> None:
+    plan = make(given(100, fleet_feed_limits={"a": 2, "b": 7}, fleet_place=place))
+    assert figure(plan, "swinging_nodes").value == swinging
 
 
 @pytest.mark.parametrize("wrong", [{"fleet_feed_limits": {"a": 0}}, {"gpu_burnin_wave_max_nodes": 0}])

@@ -58,7 +58,8 @@ class ActionModule(ActionBase):
         list_file = self._list_file(task_vars or {})
         if problems:
             title = f"{len(hosts)} hosts were looked at and nothing was touched"
-            raise failure(title, problems, list_file)
+            named = [{"hosts": list(one.hosts), "message": f"{one.message}; {one.fix}"} for one in problems]
+            raise failure(title, problems, list_file, faults=named)
         forget(list_file)
         return result
 

@@ -57,6 +57,7 @@ PRELOADED = (
             "muster.fleet.file_set",
             "muster.fleet.kube_health",
             "muster.fleet.power_grant",
+            "muster.fleet.service",
         ),
     ),
     (connection_loader, ("ansible.builtin.ssh",)),

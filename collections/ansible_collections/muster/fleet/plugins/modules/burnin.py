@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -184,9 +187,17 @@ report:
   description: Path of report.json on the host.
   returned: when there is evidence
   type: str
+report_sha256:
+  description: SHA-256 of that file, so that the controller need not fetch what it has.
+  returned: when there is evidence and the file can be read
+  type: str
 page:
   description: Path of report.html on the host, the report for people.
   returned: when the run left one
+  type: str
+page_sha256:
+  description: SHA-256 of that file.
+  returned: when the run left one that can be read
   type: str
 gate_open:
   description: Whether the host's own gate lets kubelet start now.
@@ -376,6 +387,18 @@ ARGUMENT_SPEC: dict[str, Any] = {
 
 def run(module: AnsibleModule) -> dict[str, Any]:
     """Do the phase asked for. Raises FleetError, OSError."""
+    result = result_of_phase(module)
+    return result | digests(result)
+
+
+def digests(result: Mapping[str, Any]) -> dict[str, str]:
+    """Of report and page, as far as they are there: a run that the host has forgotten has none."""
+    files = {f"{key}_sha256": Path(result[key]) for key in ("report", "page") if result.get(key)}
+    return {key: hashlib.sha256(path.read_bytes()).hexdigest() for key, path in files.items() if path.is_file()}
+
+
+def result_of_phase(module: AnsibleModule) -> dict[str, Any]:
+    """What the phase asked for returns. Raises FleetError, OSError."""
     host = Host(module)
     if module.check_mode and not host.program.installed:
         return {"changed": True, "ran": False, "why": "gpu-burnin is not installed on this host yet"}

@@ -9,21 +9,20 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.host.places import levels_of
 
 try:
+    from ansible_collections.muster.fleet.plugins.module_utils.kube.ledger_nodes import late, machines_of, wanted_of
+
     from gpu_burnin.admission.approve import InventoryNode
     from gpu_burnin.admission.carried import carried, keep
     from gpu_burnin.admission.client import KubeApi
     from gpu_burnin.admission.machines import forget_machines, have_machines
-    from gpu_burnin.admission.provision import Wanted, entries, provision
+    from gpu_burnin.admission.provision import entries, provision
     from gpu_burnin.admission.waiting import standing, wait_for
-    from gpu_burnin.api.machine_power import MachineSpec, Supply
     from gpu_burnin.api.names import Names
-    from gpu_burnin.api.record import Hardware, Identity, Place, Proof
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.system import known_hosts as kh
-    from gpu_burnin.system.codec import Misfit, from_json, to_json
+    from gpu_burnin.system.codec import to_json
 
     MISSING: ImportError | None = None
 except ImportError as error:
@@ -40,7 +39,8 @@ description:
   - What people ask of a node (hold, quarantine, retest, repair) and all that the admitter knows of it stay as they are.
     The admitter, a service beside each API server, does the rest.
   - Waits for the nodes in O(expect) until they have their certificates and the admitter's answer. A held node is a
-    result, not a failure. Only a node that does not come within O(wait_s) fails the task.
+    result, not a failure, and one that does not come within O(wait_s) neither, since a node may die on its way;
+    RV(late) tells of those.
   - The entry of a node that has left O(nodes) is removed once its Node is gone, and told before. One that a person
     holds stays. A host key in the cluster stays where O(known_hosts) has not exactly one.
 options:
@@ -259,6 +259,12 @@ missing:
   returned: always
   type: dict
   sample: {}
+late:
+  description: The same for people, empty when all have come.
+  returned: always
+  type: str
+  version_added: "0.2.0"
+  sample: ""
 """
 
 NODE_OPTIONS = {
@@ -296,65 +302,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
 }
 
 
-def wanted_of(node: dict[str, Any], key: str, evidence_ttl_s: float) -> Wanted:
-    """The entry that an item of O(nodes) asks for. Raises FleetError for a place that cannot be read."""
-    identity = Identity(
-        key, node["machine_id"], node["allow_simulated"], tuple(node["addresses"]), pod_range=node["pod_range"]
-    )
-    strategy = "" if node["mig_strategy"] == "none" else node["mig_strategy"]
-    plugin = bool(node["device_plugin"])
-    hardware = Hardware(
-        int(node["expect"].get("gpus") or 0),
-        offered=plugin,
-        mig_strategy=strategy if plugin else "",
-        model=str(node["expect"].get("model") or ""),
-    )
-    place = Place(**levels_of(node["name"], node["place"]))
-    return Wanted(node["name"], identity, hardware, Proof(node["level"], evidence_ttl_s), place)
-
-
-def machines_of(nodes: list[dict[str, Any]], wanted: list[Wanted]) -> dict[str, MachineSpec]:
-    """The MachinePowers that O(nodes) ask for. Raises FleetError for a power that cannot be read."""
-    found = {}
-    for node, one in zip(nodes, wanted, strict=True):
-        if not node["power"]:
-            continue
-        try:
-            supply = from_json(Supply, node["power"])
-        except Misfit as error:
-            raise FleetError(f"{one.name}: fleet_power cannot be read ({error}); correct it") from error
-        if supply.provider == "redfish" and not (supply.address and (supply.uuid or supply.serial)):
-            raise FleetError(
-                f"{one.name}: fleet_power needs address, and uuid or serial of the machine (dmidecode -s system-uuid), "
-                "so that no order goes to another one"
-            )
-        if not (one.hardware.gpus and one.hardware.model):
-            raise FleetError(
-                f"{one.name}: has fleet_power, and gpu_burnin_expect names not both gpus and model, by which jobs "
-                "ask for it"
-            )
-        found[one.name] = MachineSpec(supply, one.hardware.gpus, one.hardware.model, one.place)
-    refuse_twins(found)
-    return found
-
-
-def refuse_twins(machines: dict[str, MachineSpec]) -> None:
-    """Refuse two machines that are one: an order to one of them would go to the other. Raises FleetError."""
-    for what, of in (
-        ("BMC", lambda s: (s.address, s.system) if s.address else None),
-        ("uuid", lambda s: s.uuid.lower() or None),
-        ("serial", lambda s: s.serial.lower() or None),
-    ):
-        seen: dict[Any, str] = {}
-        for name, machine in sorted(machines.items()):
-            key = of(machine.supply)
-            if key is not None and key in seen:
-                raise FleetError(f"{seen[key]}, {name}: have the same {what} in fleet_power; give each its own")
-            seen[key] = name
-
-
 def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
-    """Write the entries, wait, and tell how each node stands. Raises FleetError with what did not come."""
+    """Write the entries, wait, and tell how each node stands, and what did not come. Raises FleetError."""
     parameters = module.params
     gpu_nodes = [node["name"] for node in parameters["nodes"]]
     system_nodes = [node["name"] for node in parameters["system_nodes"]]
@@ -409,7 +358,7 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
         elif closed:
             reasons[0]["message"] += f" (its own gate is closed: {closed})"
         nodes.append({**told, "reasons": reasons, "action": str(done.acts[one.name])})
-    output: dict[str, Any] = {
+    return {
         "changed": done.changed or power.changed,
         "diff": {
             "before": {**done.before, **({"power": power.before} if power.changed else {})},
@@ -418,11 +367,8 @@ def provision_and_wait(module: AnsibleModule) -> dict[str, Any]:
         "nodes": nodes,
         "notes": notes,
         "missing": missing,
+        "late": late(missing, parameters["wait_s"]),
     }
-    if missing:
-        head = f"after {parameters['wait_s']:g} s these nodes, whose own gate is open, have not come:"
-        raise FleetError("\n".join([head, *(f"- {m}" for m in missing.values())]), **output)
-    return output
 
 
 def main() -> None:

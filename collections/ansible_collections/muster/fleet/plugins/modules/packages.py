@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
-from ansible_collections.muster.fleet.plugins.module_utils.host.apt_get import (
-    ENVIRONMENT,
-    LOCK_TIMEOUT_S,
-    apt_errors,
-    apt_get,
-)
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host.apt_get import LOCK_TIMEOUT_S
+from ansible_collections.muster.fleet.plugins.module_utils.host.packages import install
 
 DOCUMENTATION = r"""
 module: packages
@@ -58,46 +53,16 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "lock_timeout_s": {"type": "int", "default": LOCK_TIMEOUT_S},
 }
 
-QUERY = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n"]
 
-
-def missing(names: Sequence[str], query_output: str) -> list[str]:
-    """Those of `names` that the output of QUERY does not list as installed, in order."""
-    installed = {
-        package
-        for status, _, package in (line.partition(" ") for line in query_output.splitlines())
-        if status == "installed"
-    }
-    return [name for name in dict.fromkeys(names) if name not in installed]
-
-
-def install(module: AnsibleModule) -> dict[str, Any]:
+def bring(module: AnsibleModule) -> dict[str, Any]:
     """Install what dpkg does not have. Raises FleetError."""
-    names: list[str] = module.params["name"]
-    # Exit code 1: at least one name is unknown to dpkg, which is an answer.
-    code, out, err = module.run_command([*QUERY, *names]) if names else (0, "", "")
-    if code not in (0, 1):
-        raise FleetError(f"dpkg-query failed: {err.strip()}; run `dpkg --audit` there")
-    wanted = missing(names, out)
-    if wanted and not module.check_mode:
-        apt = apt_get(module.params["lock_timeout_s"])
-        code, out, err = module.run_command([*apt, "update"], environ_update=ENVIRONMENT)
-        if code != 0:
-            raise FleetError(
-                f"package lists cannot be updated: {apt_errors(out + err)}; see /etc/apt/sources.list.d and the network"
-            )
-        code, out, err = module.run_command([*apt, "install", *wanted], environ_update=ENVIRONMENT)
-        if code != 0:
-            raise FleetError(
-                f"cannot install {', '.join(wanted)}: {apt_errors(out + err)}; "
-                "see /etc/apt/sources.list.d and the package names"
-            )
-    return {"changed": bool(wanted), "installed": wanted}
+    installed = install(module, module.params["name"], module.params["lock_timeout_s"])
+    return {"changed": bool(installed), "installed": installed}
 
 
 def main() -> None:
     """Entry point."""
-    run_module(install, ARGUMENT_SPEC)
+    run_module(bring, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":

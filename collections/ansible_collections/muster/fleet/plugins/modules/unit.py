@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.host.unit_options import UNIT_OPTIONS, keep_running
 
 DOCUMENTATION = r"""
 module: unit
@@ -86,14 +87,8 @@ log:
 
 
 ARGUMENT_SPEC: dict[str, Any] = {
-    "name": {"type": "str", "required": True},
+    **UNIT_OPTIONS,
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    "enabled": {"type": "bool", "default": True},
-    "start": {"type": "bool", "default": True},
-    **systemd_unit.RESTART_OPTIONS,
-    "restart": {"type": "bool", "default": True},
-    "restart_because": {"type": "str", "default": ""},
-    "wait": {"type": "bool", "default": True},
 }
 
 
@@ -103,22 +98,7 @@ def bring_up(module: AnsibleModule) -> dict[str, Any]:
     if given["state"] == "absent":
         gone = systemd_unit.take_down(given["name"], act=not module.check_mode)
         return {"changed": bool(gone), "actions": gone, "stale": ()}
-    wanted = systemd_unit.Wanted(
-        unit=given["name"],
-        restart_after=given["restart_after"],
-        enabled=given["enabled"],
-        start=given["start"],
-        restart=given["restart"],
-        restart_because=given["restart_because"],
-        wait=given["wait"],
-    )
-    try:
-        decision = systemd_unit.bring_up(wanted, act=not module.check_mode)
-    except FleetError as error:
-        raise FleetError(str(error), log=systemd_unit.log_tail(wanted.unit)) from error
-    if given["restart_because"] and "restart" in decision.actions:
-        done = "would be restarted" if module.check_mode else "was restarted"
-        module.warn(f"{given['restart_because']}: {wanted.unit} {done}")
+    decision = keep_running(module, given)
     return {"changed": bool(decision.actions), "actions": decision.actions, "stale": decision.stale}
 
 

@@ -10,16 +10,19 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight.role_rules 
 
 from gpu_burnin.checks import CHECK_NAMES
 from gpu_burnin.settings.config import Config
+from gpu_burnin.settings.durations import parse_duration
 from gpu_burnin.settings.options import Option, OptionError, options_of, read
 
 ROLE = "gpu_burnin"
+NEW, LONGEST = f"{ROLE}_extended_for_new", f"{ROLE}_extended_s"
 
 
 def burnin_rules() -> tuple[RoleRule, ...]:
     """A rule for each setting that is an option of the role."""
     settings = {f"{ROLE}_{key}": one for key, one in options_of(Config).items() if one.role is not None}
     names = RoleRule((f"{ROLE}_checks",), f"{ROLE}_checks", _check_names)
-    return (names, *(RoleRule((name,), name, _reader(name, one)) for name, one in settings.items()))
+    length = RoleRule((NEW, LONGEST), NEW, _new_is_no_longer)
+    return (names, length, *(RoleRule((name,), name, _reader(name, one)) for name, one in settings.items()))
 
 
 def _reader(name: str, one: Option) -> Callable[[Any], Iterable[Finding]]:
@@ -42,6 +45,20 @@ def _reader(name: str, one: Option) -> Callable[[Any], Iterable[Finding]]:
                     yield from problem({one.key: {key: part}}, f".{key}")
 
     return check
+
+
+def _new_is_no_longer(new: Any, longest: Any) -> Iterable[Finding]:
+    """What a play waits for is made of the second: a node would be given up in the middle of its first run."""
+    try:
+        new_s, longest_s = parse_duration(new) if new else 0.0, float(longest)
+    except (AttributeError, TypeError, ValueError):
+        # Of another form: the rules above and the argument_specs say so.
+        return
+    if new_s > longest_s:
+        yield (
+            f"{NEW} is {new}, longer than {LONGEST} ({longest_s:g} s), by which plays and power waves are timed",
+            f"raise {LONGEST} to {new_s:g}, or shorten {NEW}",
+        )
 
 
 def _is_text(section: type, key: str) -> bool:

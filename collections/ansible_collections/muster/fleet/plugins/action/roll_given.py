@@ -1,0 +1,95 @@
+"""Action muster.fleet.roll_given: the nodes of an inventory that a roll is for, for `muster roll`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.muster.fleet.plugins.modules.roll_given import ARGUMENT_SPEC
+from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
+from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import unreadable
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader
+from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
+from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver
+
+from gpu_burnin.system.files import write_atomic
+
+# Words of ssh(1) by which hosts are reached through another one.
+_JUMPS = ("ProxyJump", "ProxyCommand", "-J ")
+_SSH_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
+
+
+class ActionModule(ActionBase):
+    """Runs on the controller alone."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+
+    def run(self, tmp: Any = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Writes the file. Fails for an inventory that cannot be read, has no fleet_state_dir or no such hosts."""
+        known = task_vars or {}
+        result: dict[str, Any] = super().run(tmp, known)
+        _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
+        inventory = known["hostvars"]._inventory
+        if problems := unreadable(inventory._sources, self._loader.get_basedir(), self._loader):
+            raise failure("The inventory cannot be read", problems, None, **result)
+        variables = FleetVariables(self._task.get_variable_manager(), inventory, self._loader)
+        reader = InventoryReader(variables, Resolver(self._templar), inventory, self._loader, self._advance)
+        read = reader.read({})
+        state_dir = read.inventory.fleet.get("fleet_state_dir")
+        if not state_dir:
+            raise AnsibleActionFail(
+                "fleet_state_dir is not set; set it in group_vars/all to a folder of the controller, for the roll"
+            )
+        chosen = self._hosts(inventory, arguments["limit"])
+        nodes = [name for group in arguments["groups"] for name in read.inventory.groups.get(group, ())]
+        group = arguments["canary_group"]
+        if group and group not in read.inventory.groups:
+            raise AnsibleActionFail(f"the inventory has no group {group}; name one of its groups as the canary group")
+        content = {
+            "state_dir": str(Path(str(state_dir)).expanduser()),
+            "inventory_dir": str(known.get("inventory_dir") or _folder(inventory)),
+            "nodes": [
+                {"name": name, "model": _model(read.inventory.expects.get(name))}
+                for name in dict.fromkeys(nodes)
+                if name in chosen
+            ],
+            "canary": list(read.inventory.groups[group]) if group else None,
+            "jumps": _jumps(inventory),
+        }
+        dest = Path(arguments["dest"])
+        write_atomic(dest, json.dumps(content).encode(), mode=0o600)
+        return {**result, "changed": False, "dest": str(dest)}
+
+    def _hosts(self, inventory: Any, limit: str) -> set[str]:
+        """The hosts of a limit, as --limit has it."""
+        try:
+            inventory.subset(limit or None)
+            return {host.name for host in inventory.get_hosts("all", ignore_restrictions=True)}
+        except AnsibleError as error:
+            raise AnsibleActionFail(f"--limit {limit} cannot be used ({error})") from error
+
+    def _advance(self, what: str, total: int) -> Callable[[int], None]:
+        return Progress(what, total, self._display.display).advance
+
+
+def _model(expect: object) -> str:
+    return str(expect.get("model") or "") if isinstance(expect, Mapping) else ""
+
+
+def _folder(inventory: Any) -> str:
+    source = Path(str((inventory._sources or ["."])[0])).absolute()
+    return str(source if source.is_dir() else source.parent)
+
+
+def _jumps(inventory: Any) -> bool:
+    """Whether a host, or a group, is reached through a jump host."""
+    owners: Iterable[Any] = (*inventory.groups.values(), *inventory.hosts.values())
+    said = (str(owner.vars.get(name, "")) for owner in owners for name in _SSH_ARGUMENTS)
+    return any(word in text for text in said for word in _JUMPS)

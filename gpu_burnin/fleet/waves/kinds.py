@@ -1,0 +1,64 @@
+"""The playbooks that can be rolled, and what of each is run where. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.waves.model import Part
+
+NODES = ("gpu_nodes", "system_nodes")
+GPU_NODES = ("gpu_nodes",)
+# Plays of the controller run where the limit names it.
+_BEYOND_NODES = "localhost:all:!gpu_nodes:!system_nodes"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A playbook: the groups that it is for, and ansible-playbook's arguments of each of its parts, in their order.
+
+    `limits` has what a part is limited to; without one it is the hosts of the step, with the controller in `beside`.
+    """
+
+    groups: tuple[str, ...]
+    parts: Mapping[Part, tuple[str, ...]]
+    limits: Mapping[Part, str]
+    beside: frozenset[Part] = frozenset()
+    # Shards at a time, where the playbook allows no more.
+    most_workers: int | None = None
+
+
+_SITE = Kind(
+    groups=NODES,
+    parts={
+        Part.CONTROL: ("--skip-tags", "admit,report"),
+        Part.CONTACT: ("--tags", "first_contact"),
+        Part.NODES: ("--skip-tags", "report"),
+        Part.ADMIT: ("--tags", "admit"),
+    },
+    limits={Part.CONTROL: _BEYOND_NODES},
+    # Ansible refuses a limit of localhost alone.
+    beside=frozenset({Part.CONTACT, Part.ADMIT}),
+)
+_TESTS = Kind(groups=GPU_NODES, parts={Part.NODES: ()}, limits={})
+# It has one lock, and takes its nodes out of work in batches of its own.
+_DRIVER = Kind(groups=GPU_NODES, parts={Part.NODES: ()}, limits={}, most_workers=1)
+KINDS: Mapping[str, Kind] = {
+    "site.yml": _SITE,
+    "burnin.yml": _TESTS,
+    "repair.yml": _TESTS,
+    "driver_upgrade.yml": _DRIVER,
+}
+
+
+def kind_of(playbook: str) -> Kind:
+    """How a playbook is rolled. Raises GpuBurninError for one that cannot be."""
+    name = Path(playbook).name
+    if name not in KINDS:
+        raise GpuBurninError(
+            f"{playbook} cannot be rolled: {', '.join(KINDS)} can; call others with ansible-playbook (upgrade.yml goes "
+            "over its nodes in batches itself)"
+        )
+    return KINDS[name]

@@ -1,0 +1,225 @@
+"""The executor of a roll: begins its steps, waits for them, and stops where too much has failed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.waves import forecast, plan, text
+from gpu_burnin.fleet.waves.begin import merge, results
+from gpu_burnin.fleet.waves.book import Book, alone, gates, keep_result, result_in
+from gpu_burnin.fleet.waves.kinds import Kind
+from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, Roll, Step, StepResult
+from gpu_burnin.fleet.waves.worker import Job, write_job
+from gpu_burnin.system.codec import to_json
+
+# How often a line says where the roll is.
+_LINE_S = 60.0
+# A step whose process was lost runs a second time, and not a third.
+_MOST_LOST = 2
+_LOST, _PLAY, _LOG = "lost", "play.txt", "worker.log"
+
+
+@dataclass
+class Executor:
+    """One call's work on a roll. `say` shows a line of progress."""
+
+    book: Book
+    roll: Roll
+    kind: Kind
+    workers: int
+    project: Path
+    inventory_dir: str
+    say: Callable[[str], None]
+    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    results: dict[str, HostResult] = field(default_factory=dict)
+    # Why no further step begins.
+    stopped: str = ""
+
+    def __post_init__(self) -> None:
+        self._change = threading.Condition()
+        self._running: dict[str, Step] = {}
+        self._done: dict[str, StepResult] = {}
+        self._faults: list[BaseException] = []
+
+    def run(self) -> None:
+        """Go on until all is done, or the roll is stopped. Ctrl-C stops it; a second one leaves what runs alone.
+
+        Raises GpuBurninError where the book cannot be written, and KeyboardInterrupt.
+        """
+        self.results = results(self.book, self.roll, self.kind)
+        stages = plan.stages(self.roll, self.kind)
+        for step in itertools.chain.from_iterable(stages):
+            if (result := self.book.result(step)) is not None:
+                self._done[step.name] = result
+        for stage in stages:
+            if self.stopped and not self._closes(stage[0]):
+                continue
+            left = deque(step for step in stage if step.name not in self._done)
+            if left:
+                self._stage(left, stages)
+            else:
+                self._judge(stage[-1])
+
+    def _closes(self, step: Step) -> bool:
+        """Whether a step is for what has been done, also after a stop: nodes whose shards ran are let in."""
+        return step.part is Part.ADMIT and any(one.name in self._done for one in self._shards(step.wave))
+
+    def _stage(self, left: deque[Step], stages: Sequence[Sequence[Step]]) -> None:
+        last = left[-1]
+        threads = [
+            threading.Thread(target=self._work, args=(left,), daemon=True) for _ in range(min(self.workers, len(left)))
+        ]
+        for thread in threads:
+            thread.start()
+        interrupted = False
+        while any(thread.is_alive() for thread in threads):
+            try:
+                self._wait(threads, stages, last.wave)
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+                self.stopped = self.stopped or "Ctrl-C"
+                names = ", ".join(sorted(self._running))
+                self.say(f"no further step begins; waiting for {names}; Ctrl-C again leaves them running by themselves")
+        if self._faults:
+            raise self._faults[0]
+
+    def _wait(self, threads: Sequence[threading.Thread], stages: Sequence[Sequence[Step]], wave: int) -> None:
+        with self._change:
+            while any(thread.is_alive() for thread in threads):
+                self._change.wait(_LINE_S)
+                running = [f"{name} ({self._play(name)})" for name in sorted(self._running)]
+                if running:
+                    self.say(text.progress(self.roll, self.results, wave, running, self._left(stages)))
+
+    def _work(self, left: deque[Step]) -> None:
+        """Steps one after the other, until none is left or the roll is stopped."""
+        try:
+            while True:
+                with self._change:
+                    if not left or (self.stopped and not self._closes(left[0])):
+                        return
+                    step = left.popleft()
+                    self._running[step.name] = step
+                result = self._perform(step)
+                with self._change:
+                    del self._running[step.name]
+                    self._done[step.name] = result
+                    merge(self.results, result.hosts, admission=step.part is Part.ADMIT)
+                    self._judge(step)
+                    self._change.notify_all()
+        except (GpuBurninError, OSError) as error:
+            with self._change:
+                self._faults.append(error)
+                self.stopped = self.stopped or str(error)
+                self._change.notify_all()
+
+    def _perform(self, step: Step) -> StepResult:
+        """The result of a step: of the process that runs it already, or of one that is begun now."""
+        folder = self.book.step(step)
+        while True:
+            with alone(folder) as lock:
+                if (result := result_in(folder)) is not None:
+                    return result
+                if (result := self._given_up(step, folder)) is not None:
+                    return result
+                self._write(step, folder)
+                with (folder / _LOG).open("ab") as log:
+                    process = subprocess.Popen(
+                        [sys.executable, "-m", "gpu_burnin.fleet.waves.worker", str(folder)],
+                        stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock],
+                        # It goes on when this one is killed, and the next one waits for the lock that it has.
+                        start_new_session=True,
+                    )  # fmt: skip
+            code = process.wait()
+            if (result := result_in(folder)) is not None:
+                return result
+            with (folder / _LOST).open("a") as lost:
+                lost.write(f"its process ended with {code} and no result\n")
+            self.say(f"{step.name}: its process ended with {code} and no result; see {folder / _LOG}")
+
+    def _given_up(self, step: Step, folder: Path) -> StepResult | None:
+        """The result of a step whose processes were lost too often."""
+        try:
+            lost = (folder / _LOST).read_text().splitlines()
+        except FileNotFoundError:
+            return None
+        if len(lost) < _MOST_LOST:
+            return None
+        why = f"{lost[-1]}, {len(lost)} times; see {folder / _LOG}"
+        hosts = {host: HostResult(Outcome.FAILED, why) for host in step.hosts if step.part is Part.NODES}
+        result = StepResult(step.name, 1, 0.0, 0.0, 0, hosts, "" if hosts else why)
+        keep_result(folder, result)
+        return result
+
+    def _write(self, step: Step, folder: Path) -> None:
+        order, inventory = self.roll.order, [str(self.book.inventory)]
+        if step.part is Part.ADMIT:
+            shards = {one.name: self._done[one.name] for one in self._shards(step.wave) if one.name in self._done}
+            inventory.append(str(self.book.keep_inventory(folder, "gates", gates(shards))))
+        job = Job(
+            name=step.name,
+            part=step.part,
+            playbook=str((self.project / order.playbook).resolve()),
+            inventory=tuple(inventory),
+            arguments=(
+                *order.arguments, "-e", json.dumps({"inventory_dir": self.inventory_dir}), *self.kind.parts[step.part]
+            ),
+            project=str(self.project),
+            limit=self.kind.limits.get(step.part, ""),
+            controller=step.part in self.kind.beside,
+        )  # fmt: skip
+        made = to_json(job)
+        assert isinstance(made, dict)
+        write_job(folder, made)
+
+    def _judge(self, step: Step) -> None:
+        """Whether a further step may begin after this one."""
+        if self.stopped:
+            return
+        result = self._done[step.name]
+        if result.error:
+            self.stopped = f"{step.name}: {result.error}"
+            return
+        failed = [host for host, one in self.results.items() if one.outcome is Outcome.FAILED]
+        self.stopped = plan.stop(failed, len(self.results), self.roll.order.most_failed)
+        last = Part.ADMIT if Part.ADMIT in self.kind.parts else Part.NODES
+        if not self.stopped and step.wave == 1 and step.part is last:
+            self.stopped = plan.held_canaries(self.roll, self.results)
+
+    def _shards(self, wave: int) -> list[Step]:
+        every = itertools.chain.from_iterable(plan.stages(self.roll, self.kind))
+        return [step for step in every if step.part is Part.NODES and step.wave == wave]
+
+    def _left(self, stages: Sequence[Sequence[Step]]) -> str:
+        """The time left in words."""
+        seen, between = [], []
+        ahead: dict[int, list[int]] = {}
+        for step in itertools.chain.from_iterable(stages):
+            result = self._done.get(step.name)
+            if step.part is Part.NODES and result is not None:
+                seen.append(forecast.Seen(len(step.hosts), result.wall_s, result.cpu_s))
+            elif step.part is Part.NODES:
+                ahead.setdefault(step.wave, []).append(len(step.hosts))
+            elif step.wave and result is not None:
+                between.append(result.wall_s)
+        waves = len({step.wave for step in itertools.chain.from_iterable(stages) if step.name in self._done}) or 1
+        left_s = forecast.left_s(seen, list(ahead.values()), self.workers, self.cores, sum(between) / waves)
+        return text.minutes(left_s)
+
+    def _play(self, name: str) -> str:
+        try:
+            return (self.book.step(self._running[name]) / _PLAY).read_text()
+        except (OSError, KeyError):
+            return "starting"

@@ -1,0 +1,123 @@
+"""A roll in words: what it would do, how far it is, what became of its nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpu_burnin.fleet.waves.model import HostResult, Outcome, Roll
+from gpu_burnin.fleet.waves.workers import Workers
+from gpu_burnin.system.host_names import name_hosts
+from gpu_burnin.system.prose import listed, table_with_text
+
+# Nodes of one kind that are named with their reason; the file has all.
+_REASONS = 10
+_WORDS = {
+    Outcome.DONE: "done",
+    Outcome.HELD: "held",
+    Outcome.LEFT: "left behind",
+    Outcome.FAILED: "FAILED",
+}
+
+
+def planned(roll: Roll, workers: Workers) -> list[str]:
+    """What the roll will do."""
+    shards = sum(map(len, roll.waves))
+    lines = [
+        f"{roll.order.playbook} on {_nodes(len(roll.hosts))} in {_count(len(roll.waves), 'wave')} of "
+        f"{_count(shards, 'shard')}, {workers.count} at a time ({'; '.join(workers.bounds)})",
+        f"it stops when {roll.order.most_failed} of the nodes tried have failed; a burn-in's FAIL is a result, and a "
+        "node that does not answer is left behind",
+    ]
+    rows = []
+    for number, wave in enumerate(roll.waves, 1):
+        hosts = [host for shard in wave for host in shard]
+        words = f"{_count(len(wave), 'shard')}: {name_hosts(hosts)}"
+        if number == 1:
+            words = ", ".join(f"{host} ({roll.canaries.get(host) or 'no GPU'})" for host in hosts)
+        rows.append((f"wave {number}", _nodes(len(hosts)), words))
+    return [*lines, *table_with_text(rows, 120)]
+
+
+def progress(roll: Roll, results: Mapping[str, HostResult], wave: int, running: Sequence[str], left: str) -> str:
+    """Where the roll is, in one line. `running` are shards with their plays."""
+    counts = ", ".join(f"{count:,} {_WORDS[outcome]}" for outcome, count in tally(results).items() if count)
+    parts = [
+        f"wave {wave} of {len(roll.waves)}" if wave else "control plane",
+        f"{len(results):,} of {_nodes(len(roll.hosts))} tried{f' ({counts})' if counts else ''}",
+        *([f"running: {listed(running)}"] if running else []),
+        left,
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def summary(roll: Roll, results: Mapping[str, HostResult], stopped: str, command: str) -> list[str]:
+    """What became of the nodes, and what to do next."""
+    counts = tally(results)
+    untried = len(roll.hosts) - len(results)
+    told = [f"{counts[outcome]:,} {_WORDS[outcome]}" for outcome in Outcome if counts[outcome]]
+    told += [f"{untried:,} not tried"] * bool(untried)
+    lines = [f"roll {roll.id} of {_nodes(len(roll.hosts))}: {', '.join(told) or 'nothing was done'}"]
+    if roll.before:
+        lines.append(f"{_nodes(roll.before)} were done by the call before, and are not among them")
+    for outcome in (Outcome.FAILED, Outcome.LEFT, Outcome.HELD):
+        found = [(host, result.why) for host, result in results.items() if result.outcome is outcome]
+        lines += [f"  {host}  {_WORDS[outcome]}: {why}" for host, why in found[:_REASONS]]
+        if len(found) > _REASONS:
+            more = [host for host, _ in found[_REASONS:]]
+            lines.append(f"  {len(more):,} more {_WORDS[outcome]}: {name_hosts(more)}")
+    if stopped:
+        lines.append(f"stopped: {stopped}")
+    if stopped or untried or counts[Outcome.FAILED]:
+        lines.append(f"to go on, when that is mended: {command}")
+    elif counts[Outcome.LEFT]:
+        lines.append(f"to have those that were left behind too, when they answer: {command}")
+    return lines
+
+
+def listing(results: Mapping[str, HostResult]) -> list[str]:
+    """A line for each node."""
+    return [f"{host}\t{result.outcome}\t{result.why}" for host, result in sorted(results.items())]
+
+
+def to_json(roll: Roll, results: Mapping[str, HostResult], stopped: str) -> dict[str, object]:
+    """The report for programs: each node with its outcome."""
+    return {
+        "roll": roll.id,
+        "playbook": roll.order.playbook,
+        "stopped": stopped,
+        "nodes": len(roll.hosts),
+        "untried": len(roll.hosts) - len(results),
+        "outcomes": {str(outcome): count for outcome, count in tally(results).items()},
+        "hosts": {host: {"outcome": str(one.outcome), "why": one.why} for host, one in sorted(results.items())},
+    }
+
+
+def tally(results: Mapping[str, HostResult]) -> dict[Outcome, int]:
+    """How many nodes ended in which way."""
+    counts = dict.fromkeys(Outcome, 0)
+    for result in results.values():
+        counts[result.outcome] += 1
+    return counts
+
+
+def duration(seconds: float) -> str:
+    """A time in words."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours} h {rest:02} min" if hours else f"{rest} min"
+
+
+def minutes(seconds: float | None) -> str:
+    """A time left in words, "" for none."""
+    if seconds is None:
+        return ""
+    return f"about {duration(seconds)} left"
+
+
+def _nodes(count: int) -> str:
+    return _count(count, "node")
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

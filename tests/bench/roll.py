@@ -1,0 +1,287 @@
+"""What `muster roll` costs, and what it does when it is killed: `python -m tests.bench.roll`.
+
+- scale: shards of 250 names on a connection that runs no module, out of inventories of 250 and of 7,500 hosts; and what
+  the executor does for all of them. `--whole` rolls all 7,500.
+- kills: 100 names by real SSH, which are the lab's hosts in turn, in 8 shards; the executor, its shards and their
+  ansible-playbooks are killed at random. Each has to come to its end, and no finished shard runs again.
+- stops: of the same hosts one in five fails, and how many are tried until the roll stops.
+- time left: what is said after a fifth of the hosts, against what it takes.
+
+Processor time is that of the processes and their children; the clock depends on what else runs here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from gpu_burnin.fleet.waves import leftovers
+from gpu_burnin.fleet.waves.book import result_in
+from gpu_burnin.fleet.waves.model import StepResult
+from tests.lab.fleet import LAB_INVENTORY
+from tests.lab.model import read_lab
+from tests.lab.paths import REPOSITORY
+
+SIZES = (250, 7500)
+SHARD = 250
+HOSTS = 100
+_TASKS = 3
+_CALL = (
+    "from gpu_burnin.cli.program import call; import sys; from gpu_burnin.cli.muster.main import cli; "
+    "sys.exit(call(cli))"
+)
+# A connection that answers each module with a result, and starts nothing.
+_CONNECTION = '''
+from ansible.plugins.connection import ConnectionBase
+DOCUMENTATION = """
+name: nothing
+short_description: Answers each command with the result of a module
+"""
+class Connection(ConnectionBase):
+    transport, has_pipelining = "nothing", True
+    def _connect(self): return self
+    def exec_command(self, cmd, in_data=None, sudoable=True): return 0, b'{"changed": false, "ping": "pong"}', b""
+    def put_file(self, in_path, out_path): pass
+    def fetch_file(self, in_path, out_path): pass
+    def close(self): pass
+'''
+
+
+@dataclass(frozen=True)
+class Site:
+    """A folder with an inventory of `gpu_nodes` and a playbook for them, which is called burnin.yml."""
+
+    folder: Path
+
+    @property
+    def state(self) -> Path:
+        """The fleet's state."""
+        return self.folder / "state"
+
+    def write(self, hosts: dict[str, dict[str, object]], tasks: Sequence[object], **shared: object) -> None:
+        """Write both."""
+        settings = {"fleet_state_dir": str(self.state), "ansible_python_interpreter": sys.executable, **shared}
+        listed = {"all": {"vars": settings, "children": {"gpu_nodes": {"hosts": hosts}}}}
+        (self.folder / "hosts.yml").write_text(yaml.safe_dump(listed))
+        play = {"name": "Work", "hosts": "gpu_nodes", "gather_facts": False, "tasks": list(tasks)}
+        (self.folder / "burnin.yml").write_text(yaml.safe_dump([play], sort_keys=False))
+        (self.folder / "connection_plugins").mkdir(exist_ok=True)
+        (self.folder / "connection_plugins/nothing.py").write_text(_CONNECTION)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """`muster roll` on it."""
+        environment = {
+            **os.environ,
+            "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"),
+            "ANSIBLE_COLLECTIONS_PATH": str(REPOSITORY / "collections"),
+            "ANSIBLE_CONNECTION_PLUGINS": str(self.folder / "connection_plugins"),
+            "PYTHONPATH": str(REPOSITORY),
+        }
+        command = [sys.executable, "-c", _CALL, "roll", "burnin.yml", "-i", "hosts.yml", "--json", *arguments]
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def shards(self) -> list[StepResult]:
+        """The shards that are done."""
+        found = (result_in(path) for path in (self.state / "roll/steps").glob("shard-*"))
+        return [result for result in found if result is not None]
+
+
+def scale(folder: Path, hosts: int, *, whole: bool) -> str:
+    """One shard of 250 out of so many hosts, or all of them; a row of the table."""
+    site = Site(folder)
+    names: dict[str, dict[str, object]] = {f"gpu-{number:04}": {"rack": number // 16} for number in range(1, hosts + 1)}
+    site.write(names, [{"ansible.builtin.ping": None}] * _TASKS, ansible_connection="nothing")
+    limit = [] if whole else ["--limit", f"gpu_nodes[0:{SHARD - 1}]"]
+    # As one shard, so that what a process costs at its start is spread as in a large roll.
+    process = site.start("--canary", str(SHARD), *([] if whole else ["--workers", "1"]), *limit)
+    _, status, used = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise SystemExit(process.stderr.read() if process.stderr else "muster roll failed")
+    shards = site.shards()
+    count = hosts if whole else SHARD
+    shards_s = sum(shard.cpu_s for shard in shards)
+    cpu_ms = shards_s / count * 1000
+    # Shards are its children too.
+    own_s = used.ru_utime + used.ru_stime - shards_s
+    peak = max(shard.peak_bytes for shard in shards) / 2**20
+    return f"{hosts:7,} {len(shards):7} {cpu_ms:14.1f} {own_s:14.1f} {cpu_ms + own_s / hosts * 1000:14.1f} {peak:10.0f}"
+
+
+def lab_hosts(count: int) -> dict[str, dict[str, object]]:
+    """So many names for the hosts of the lab, which has to be up (`make lab`)."""
+    addresses = [host.address for host in read_lab([LAB_INVENTORY]).hosts]
+    return {f"gpu-{number:03}": {"ansible_host": addresses[number % len(addresses)]} for number in range(1, count + 1)}
+
+
+def ssh_site(folder: Path, hosts: dict[str, dict[str, object]], *, failing: int = 0) -> Site:
+    """A thin role over SSH: each name writes that it began and that it came to its end; one in `failing` fails."""
+    site, log, lab = Site(folder), _log(folder), read_lab([LAB_INVENTORY]).state
+    fails = f"(inventory_hostname[4:] | int) % {failing} == 0" if failing else "false"
+    site.write(
+        hosts,
+        [
+            {"ansible.builtin.command": f"sh -c 'echo begin {{{{ inventory_hostname }}}} >> {log}; sleep 0.2'"},
+            {"ansible.builtin.fail": {"msg": "broken"}, "when": fails},
+            {"ansible.builtin.ping": None},
+            {"ansible.builtin.command": f"sh -c 'echo end {{{{ inventory_hostname }}}} >> {log}'"},
+        ],
+        ansible_python_interpreter="/usr/bin/python3",
+        ansible_user="root",
+        ansible_ssh_private_key_file=str(lab / "ssh/id_ed25519"),
+        ansible_ssh_common_args=f"-o UserKnownHostsFile={lab / 'fleet/known_hosts'}",
+    )
+    return site
+
+
+def _log(folder: Path) -> str:
+    return f"/run/{folder.parent.name}-{folder.name}.log"
+
+
+def read_logs(site: Site) -> list[str]:
+    """What all names have written, which is removed."""
+    lab, lines = read_lab([LAB_INVENTORY]), list[str]()
+    known = f"UserKnownHostsFile={lab.state / 'fleet/known_hosts'}"
+    for host in lab.hosts:
+        command = ["ssh", "-i", str(lab.state / "ssh/id_ed25519"), "-o", known, f"root@{host.address}"]
+        command.append(f"cat {_log(site.folder)}; rm -f {_log(site.folder)}")
+        lines += subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    return lines
+
+
+_SHARDS = ("--canary", str(HOSTS), "--shard", "13")
+
+
+def kills(folder: Path, hosts: dict[str, dict[str, object]], count: int, seed: int) -> str:
+    """Roll with so many kills, each after a random time; what came of it."""
+    site, dice = ssh_site(folder, hosts), random.Random(seed)
+    killed: Counter[str] = Counter()
+    finished: dict[str, float] = {}
+    while True:
+        process = site.start(*_SHARDS)
+        kind = dice.choice(("executor", "worker", "ansible-playbook")) if sum(killed.values()) < count else ""
+        if kind:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=dice.uniform(3, 12))
+            if process.poll() is None:
+                _kill(site, process, kind, dice)
+                killed[kind] += 1
+        if kind == "executor":
+            process.communicate()
+        out, err = process.communicate() if kind != "executor" else ("", "")
+        for path in (site.state / "roll/steps").glob("shard-*/result.json"):
+            at = path.stat().st_mtime
+            if finished.setdefault(str(path), at) != at:
+                raise SystemExit(f"{path.parent.name} was done twice")
+        if process.returncode == 0:
+            break
+        if process.returncode not in (1, 3, -signal.SIGKILL):
+            raise SystemExit(f"muster roll ended with {process.returncode}: {err}")
+    report = json.loads(out)["hosts"]
+    ends = Counter(line.partition(" ")[2] for line in read_logs(site) if line.startswith("end "))
+    skipped = [host for host in hosts if not ends[host] or report.get(host, {}).get("outcome", "done") != "done"]
+    twice = [host for host, times in ends.items() if times > 1]
+    return (
+        f"{sum(killed.values())} kills ({', '.join(f'{name} {n}' for name, n in killed.items())}): {len(finished)} "
+        f"shards done, {len(skipped)} of {len(hosts)} hosts skipped; {len(twice)} came to their end "
+        "again, with a shard that was killed before its own"
+    )
+
+
+def _kill(site: Site, executor: subprocess.Popen[str], kind: str, dice: random.Random) -> None:
+    if kind == "executor":
+        executor.kill()
+        return
+    word = "fleet.waves.worker" if kind == "worker" else "ansible-playbook"
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().decode(errors="replace")
+            if word in words and str(site.folder) in words and "muster.main" not in words:
+                found.append(int(path.parent.name))
+    if found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(dice.choice(found), signal.SIGKILL)
+
+
+def stops(folder: Path, hosts: dict[str, dict[str, object]]) -> str:
+    """How many hosts are tried until the limit stops a roll of which one in five fails."""
+    site = ssh_site(folder, hosts, failing=5)
+    process = site.start("--shard", "13", "--most-failed", "3")
+    out, _ = process.communicate()
+    report = json.loads(out)
+    tried = report["nodes"] - report["untried"]
+    waves = json.loads((site.state / "roll/roll.json").read_text())["waves"]
+    sizes = list(itertools.accumulate(sum(map(len, wave)) for wave in waves))
+    reached = next(size for size in sizes if size >= 3 * 5)
+    return f"stops: {report['outcomes']['failed']} failed of {tried} tried; the wave of the limit ends at {reached}"
+
+
+def time_left(folder: Path, hosts: dict[str, dict[str, object]]) -> str:
+    """What is said after a fifth of the hosts, and what it took."""
+    site = ssh_site(folder, hosts)
+    process = site.start("--shard", "13", "--workers", "4")
+    assert process.stderr is not None
+    said: tuple[float, float] | None = None
+    for line in process.stderr:
+        tried = re.search(r"([\d,]+) of [\d,]+ nodes tried", line)
+        left = re.search(r"about (\d+) (s|min) left", line)
+        if said is None and tried and left and int(tried[1]) * 5 >= len(hosts):
+            said = time.monotonic(), int(left[1]) * (60 if left[2] == "min" else 1)
+    process.wait()
+    if said is None:
+        return "time left: nothing was said after a fifth"
+    took_s = time.monotonic() - said[0]
+    return f"time left after a fifth: {said[1]:.0f} s said, {took_s:.0f} s taken, {said[1] / took_s - 1:+.0%}"
+
+
+def main() -> None:
+    """Print all of it, or the parts that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["scale", "kills", "stops", "left"])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--whole", action="store_true")
+    given = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as root:
+        if "scale" in given.parts:
+            print(f"{'hosts':>7} {'shards':>7} {'CPU ms a host':>14} {'executor CPU s':>14} {'all a host ms':>14} "
+                  f"{'shard MiB':>10}")  # fmt: skip
+            for hosts in SIZES:
+                folder = Path(root) / f"scale-{hosts}"
+                folder.mkdir()
+                print(scale(folder, hosts, whole=given.whole), flush=True)
+        wanted: dict[str, Callable[[Path, dict[str, dict[str, object]]], str]] = {
+            "kills": lambda f, h: kills(f, h, given.kills, given.seed),
+            "stops": stops,
+            "left": time_left,
+        }
+        for name, part in wanted.items():
+            if name in given.parts:
+                folder = Path(root) / name
+                folder.mkdir()
+                print(part(folder, lab_hosts(HOSTS)), flush=True)
+                read_logs(Site(folder))
+                leftovers.end("ANSIBLE_CONNECTION_PLUGINS", str(folder / "connection_plugins"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Which roll a call goes on with, and what is kept of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.waves import begin, book, text
+from gpu_burnin.fleet.waves.book import Book
+from gpu_burnin.fleet.waves.frozen import Given
+from gpu_burnin.fleet.waves.kinds import KINDS, kind_of
+from gpu_burnin.fleet.waves.model import HostResult, Node, Order, Outcome, Part, Roll, Step, StepResult
+
+NOW = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
+TESTS, SITE = KINDS["burnin.yml"], kind_of("site.yml")
+ORDER = Order("burnin.yml", ("inventory/prod",), shard_hosts=2, canary=2, most_failed="1")
+DONE, HELD, FAILED, LEFT = (HostResult(outcome, "why") for outcome in Outcome)
+
+
+def given(count: int = 4) -> Given:
+    return Given("/state", "/inv", tuple(Node(f"gpu-{n}", "h100") for n in range(1, count + 1)), None, False)
+
+
+def started(folder: Path, order: Order = ORDER, sha256: str = "sum") -> tuple[Book, Roll]:
+    made = Book(folder / "roll")
+    roll = begin.new(made, order, given(), sha256, TESTS, 1, NOW)
+    made.begin(roll, b"{}")
+    return made, roll
+
+
+def ended(made: Book, name: str, **hosts: HostResult) -> None:
+    step = Step(name, Part.NODES, 1, tuple(hosts))
+    results = {host.replace("_", "-"): result for host, result in hosts.items()}
+    book.keep_result(made.step(step), StepResult(name, 0, 1.0, 1.0, 0, results))
+
+
+def test_a_roll_that_has_not_ended_is_gone_on_with(tmp_path: Path) -> None:
+    made, roll = started(tmp_path)
+    assert begin.unended(made, ORDER, "sum") == roll
+    made.end(["done"])
+    assert begin.unended(made, ORDER, "sum") is None
+
+
+def test_another_order_or_inventory_does_not_go_on_with_it(tmp_path: Path) -> None:
+    made, _ = started(tmp_path)
+    with pytest.raises(
+        GpuBurninError, match=r"muster roll burnin\.yml -i inventory/prod --canary 2 --shard 2 .*--again"
+    ):
+        begin.unended(made, replace(ORDER, limit="gpu-1"), "sum")
+    with pytest.raises(GpuBurninError, match="the inventory is not what it was"):
+        begin.unended(made, ORDER, "other")
+
+
+def test_the_same_call_after_the_end_goes_on_with_who_is_not_done(tmp_path: Path) -> None:
+    made, roll = started(tmp_path)
+    assert roll.waves == ((("gpu-1", "gpu-2"),), (("gpu-3", "gpu-4"),))
+    ended(made, "shard-0001", gpu_1=DONE, gpu_2=FAILED)
+    made.end(["stopped"])
+    again = begin.new(made, ORDER, given(), "sum", TESTS, 1, NOW)
+    assert again.hosts == ("gpu-2", "gpu-3", "gpu-4") and again.before == 1
+    other = begin.new(made, ORDER, given(), "another inventory", TESTS, 1, NOW)
+    assert len(other.hosts) == 4 and other.before == 0, "what was done was done to another inventory"
+    ended(made, "shard-0001", gpu_1=DONE, gpu_2=HELD)
+    ended(made, "shard-0002", gpu_3=DONE, gpu_4=DONE)
+    assert len(begin.new(made, ORDER, given(), "sum", TESTS, 1, NOW).hosts) == 4, "all are done: a new roll of all"
+
+
+def test_a_host_is_what_its_shard_and_then_its_admission_say(tmp_path: Path) -> None:
+    found = {"a": DONE, "b": DONE, "c": HELD, "d": FAILED}
+    late = HostResult(Outcome.FAILED, "has not come")
+    begin.merge(found, {"b": late, "c": replace(HELD, why="held"), "d": HELD}, admission=True)
+    assert found == {"a": DONE, "b": late, "c": HELD, "d": FAILED}
+
+
+def test_a_new_roll_does_not_begin_while_a_shard_of_the_old_one_runs(tmp_path: Path) -> None:
+    made, roll = started(tmp_path)
+    folder = made.step(Step("shard-0001", Part.NODES, 1, ("gpu-1",)))
+    with book.alone(folder), pytest.raises(GpuBurninError, match="shard-0001 of the roll before still runs"):
+        made.begin(roll, b"{}")
+    made.begin(roll, b"{}")
+    assert not folder.exists()
+
+
+def test_a_document_that_cannot_be_read_is_no_empty_one(tmp_path: Path) -> None:
+    made, _ = started(tmp_path)
+    step = Step("shard-0001", Part.NODES, 1, ("gpu-1",))
+    (made.step(step) / "result.json").write_text("{")
+    with pytest.raises(GpuBurninError, match="nobody knows what became of its hosts"):
+        made.result(step)
+    (made.folder / "roll.json").write_text("{}")
+    with pytest.raises(GpuBurninError, match="--again"):
+        made.roll()
+
+
+def test_a_full_disk_under_the_book_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, roll = started(tmp_path)
+
+    def full(path: Path, content: bytes, mode: int = 0o600) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("gpu_burnin.fleet.waves.book.write_atomic", full)
+    with pytest.raises(GpuBurninError, match=r"hosts cannot be written \(No space left on device\); no step begins"):
+        made.step(Step("shard-0001", Part.NODES, 1, ("gpu-1",)))
+    with pytest.raises(GpuBurninError, match="No space left"):
+        made.begin(roll, b"{}")
+    assert made.roll() is None, "half of a roll is none"
+
+
+def test_an_inventory_is_printed_by_its_script(tmp_path: Path) -> None:
+    script = Book.keep_inventory(tmp_path, "gates", book.gates({"one": StepResult("one", 0, 1.0, 1.0, 0, {
+        "gpu-1": HostResult(Outcome.DONE, "", {"gate_open": True, "machine_id": "1" * 32}), "gpu-2": FAILED,
+    })}))  # fmt: skip
+    printed = json.loads(subprocess.run([script], check=True, capture_output=True).stdout)
+    assert printed["_meta"]["hostvars"] == {
+        "gpu-1": {"__node_admission_gate_state": {"gate_open": True, "machine_id": "1" * 32}}
+    }
+    assert printed["all"] == {"hosts": ["gpu-1"]}
+    assert [path.stat().st_mode & 0o777 for path in (script, tmp_path / "gates.json")] == [0o700, 0o600]
+
+
+def test_the_report_names_each_node_that_is_not_done(tmp_path: Path) -> None:
+    _, roll = started(tmp_path)
+    results = {"gpu-1": DONE, "gpu-2": HELD, "gpu-3": FAILED}
+    lines = text.summary(roll, results, "too many", "muster roll")
+    assert lines[0].endswith("of 4 nodes: 1 done, 1 held, 1 FAILED, 1 not tried")
+    assert "  gpu-2  held: why" in lines and "  gpu-3  FAILED: why" in lines
+    assert lines[-2:] == ["stopped: too many", "to go on, when that is mended: muster roll"]
+    assert text.to_json(roll, results, "too many")["outcomes"] == {"done": 1, "held": 1, "failed": 1, "left": 0}
+    left = text.summary(roll, dict.fromkeys(roll.hosts, LEFT), "", "muster roll")
+    assert left[-1] == "to have those that were left behind too, when they answer: muster roll"
+    assert text.listing(results)[1] == "gpu-2\theld\twhy"
