@@ -54,7 +54,7 @@ def ask(kind: type[_T], action: str, inventory: Sequence[str], options: Mapping[
                 f"ansible did not read {', '.join(inventory)} within {_MOST_S} s; try `ansible-inventory`"
             ) from None
         if not dest.exists():
-            raise GpuBurninError(f"{refused}: {_why(done.stdout + done.stderr, action)}")
+            raise GpuBurninError(f"{refused}: {_why(done.stdout + done.stderr)}")
         try:
             return from_json(kind, json.loads(dest.read_bytes()))
         except (Misfit, ValueError) as error:
@@ -63,9 +63,9 @@ def ask(kind: type[_T], action: str, inventory: Sequence[str], options: Mapping[
             ) from error
 
 
-def _why(output: str, action: str) -> str:
+def _why(output: str) -> str:
     """What Ansible said was wrong, in one line."""
-    if f"Cannot resolve 'muster.fleet.{action}'" in output:
+    if "Cannot resolve 'muster.fleet." in output:
         return "the collection muster.fleet is not there; call muster in the checkout, or install the collection"
     for line in output.splitlines():
         text = line.strip().rstrip(",")

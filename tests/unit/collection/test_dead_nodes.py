@@ -282,12 +282,15 @@ def test_burnin_yml_tests_the_others(hosts: Hosts) -> None:
     built = {"changed": False, "build": "1", "sha256": "a" * 64, "path": "/w/1.tar"}
     print_it = [sys.executable, "-c", f"print({json.dumps(json.dumps(built))})"]
     extra = {"__gpu_burnin_wheelhouse_command": print_it, "gpu_burnin_cuda": "13", "fleet_feed_limits": {}}
+    # Each costs seven tasks here, and the half of them shows the same.
+    hosts.names = NAMES[:50]
     hosts.results = {"wheel_venv": {"archive_needed": False}, "burnin": {"verdict": "PASS", "why": "it passed"}}
     hosts.dies = {DYING: "modules.burnin"}
     code, screen = hosts.run(ROOT / "playbooks/burnin.yml", "--limit", "gpu_nodes", "-e", json.dumps(extra))
     assert (code, hosts.tries()) == (UNREACHABLE, {DEAD: 1, DYING: 1}), screen[-4000:]
-    assert hosts.reached("service") == {*WELL, DYING} and hosts.reached("burnin") == WELL
-    assert {*re.findall(r"(gpu-\d+): PASS \(it passed\)", " ".join(screen.split()))} == WELL
+    assert hosts.reached("service") == {*hosts.names} - {DEAD}
+    assert hosts.reached("burnin") == {*hosts.names} & WELL
+    assert {*re.findall(r"(gpu-\d+): PASS \(it passed\)", " ".join(screen.split()))} == {*hosts.names} & WELL
     assert f"{DEAD}, {DYING}: " in screen.partition(SILENT)[2]
 
 
@@ -313,7 +316,7 @@ def test_rotate_certificates_yml_leaves_a_silent_node_behind_by_its_name(hosts: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_once", [20, 1])
+@pytest.mark.parametrize("at_once", [10, 1])
 def test_an_upgrade_of_nodes_goes_on_after_one_that_dies(hosts: Hosts, at_once: int) -> None:
     """Unless the dead one is the whole of its batch: Ansible ends a run there."""
     (phase,) = yaml.safe_load((ROOT / "playbooks/upgrade_phase.yml").read_text())

@@ -281,7 +281,8 @@ def test_the_checkout_s_configuration_tells_bad_files() -> None:
     checkout.read_string((root / "ansible.cfg").read_text())
     readme = (root / "collections/ansible_collections/muster/fleet/README.md").read_text()
     page.read_string(readme.partition("```ini\n")[2].partition("```")[0])
-    callbacks = "muster.fleet.preload, muster.fleet.inventory_files, muster.fleet.silent_hosts, muster.fleet.history"
+    names = ("preload", "inventory_files", "silent_hosts", "history", "roll_results")
+    callbacks = ", ".join(f"muster.fleet.{name}" for name in names)
     assert page["defaults"] == {
         "callbacks_enabled": callbacks,
         "duplicate_dict_key": "error",

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.muster.fleet.plugins.module_utils.host.wheel_venv import python_version
 from ansible_collections.muster.fleet.plugins.module_utils.preflight import facts as preflight_facts
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import report
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.rules import (
@@ -29,6 +30,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight.rules impor
     doubts,
     host_name_fits,
 )
+from ansible_collections.muster.fleet.plugins.modules.preflight import archive_fault
 
 from tests.support.site_plays import roles_of, site_plays
 
@@ -45,6 +47,7 @@ FACTS: dict[str, Any] = {
     "disk_free_bytes": 20 * 2**30,
     "ports_taken": {},
     "mirror_fault": "",
+    "archive_fault": "",
     "other_builds": [],
     "kept_builds": [],
     "disk_faults": [],
@@ -97,6 +100,10 @@ def fleet(**changes: Any) -> dict[str, Host | None]:
         (
             {"ports_taken": {"6443": "nc"}},
             "port 6443 is taken by nc; find it with `ss -ltnp sport = :6443` and stop it",
+        ),
+        (
+            {"archive_fault": "the mirror M answers HTTP 404 for gpu-burnin-1.tar"},
+            "gpu-1: the mirror M answers HTTP 404 for gpu-burnin-1.tar; put the controller's wheelhouse there",
         ),
         ({"mirror_fault": "the mirror M is silent"}, "gpu-1: the mirror M is silent; start it, let the host reach it"),
         (
@@ -430,3 +437,57 @@ def test_spec_repeats_the_defaults(role: str) -> None:
     specs = yaml.safe_load((ROOT / f"roles/{role}/meta/argument_specs.yml").read_text())["argument_specs"]
     options = {name: option for entry in specs.values() for name, option in entry["options"].items()}
     assert {name: option["default"] for name, option in options.items() if "default" in option} == defaults
+
+
+def test_the_mirror_is_asked_for_the_archive_by_hosts_that_lack_it(tmp_path: Path) -> None:
+    """Nobody listens at this port of loopback."""
+    root, content = tmp_path / "gpu-burnin", b"wheels"
+    asked = {"url": "http://127.0.0.1:1/w/", "name": "gpu-burnin-7.tar", "sha256": hashlib.sha256(content).hexdigest()}
+    asked |= {"build": str(root / "7"), "timeout_s": 1}
+    assert archive_fault(**asked).startswith("the mirror http://127.0.0.1:1/w cannot be reached: ")
+    (tmp_path / "gpu-burnin-7.tar").write_bytes(content)
+    assert archive_fault(**asked) == ""
+    (tmp_path / "gpu-burnin-7.tar").write_bytes(b"of another build")
+    assert archive_fault(**asked)
+    (root / "7").mkdir(parents=True)
+    (root / "7/.complete").write_text(python_version())
+    assert archive_fault(**asked) == ""
+
+
+def test_a_mirror_that_has_the_archive_not_is_named_with_the_file(tmp_path: Path) -> None:
+    asked = {"url": tmp_path.as_uri(), "name": "gpu-burnin-7.tar", "sha256": "a" * 64, "build": "/none/gpu-burnin/7"}
+    assert "gpu-burnin-7.tar" in archive_fault(**asked, timeout_s=1)
+    (tmp_path / "gpu-burnin-7.tar").touch()
+    assert archive_fault(**asked, timeout_s=1) == ""
+
+
+@pytest.mark.slow
+def test_a_gpu_node_asks_for_the_archive_of_its_cuda_that_the_controller_has(
+    tmp_path: Path, ansible_playbook: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    first, *_ = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
+    told = "RESULT {{ inventory_hostname }} {{ __preflight_archive.sha256 }} {{ __preflight_archive.name }} ;"
+    play = {
+        "hosts": "all",
+        "gather_facts": False,
+        "roles": [{"role": "muster.fleet.fleet"}],
+        "tasks": [
+            {"ansible.builtin.import_role": {"name": "muster.fleet.gpu_burnin", "tasks_from": "archives"}},
+            {"ansible.builtin.debug": {"msg": told}, "vars": first["vars"]},
+        ],
+    }
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    groups = {"kube_apiserver": {"hosts": {"api-1": {}}}, "gpu_nodes": {"hosts": {"gpu-1": {"gpu_burnin_cuda": "12"}}}}
+    shared = {"fleet_name": "test", "fleet_state_dir": str(tmp_path), "preflight_mirror_timeout_s": 1}
+    shared |= {"fleet_wheelhouse_url": "http://127.0.0.1:1/w"}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"all": {"children": groups, "vars": shared}}))
+    # Nothing is built yet, so that nobody knows a digest.
+    done = ansible_playbook("play.yml", inventory="hosts.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (name,) = re.findall(r"RESULT gpu-1  (gpu-burnin-\w+\.tar) ;", done.stdout)
+    assert "RESULT api-1   ;" in done.stdout and not (tmp_path / "wheelhouse").exists()
+    (tmp_path / "wheelhouse").mkdir()
+    (tmp_path / "wheelhouse" / name).touch()
+    (tmp_path / "wheelhouse" / f"{name}.sha256").write_text(f"{'c' * 64}  {name}\n")
+    done = ansible_playbook("play.yml", inventory="hosts.yml")
+    assert f"RESULT gpu-1 {'c' * 64} {name} ;" in done.stdout, done.stdout

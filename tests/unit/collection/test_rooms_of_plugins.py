@@ -45,7 +45,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 OF_GPU_BURNIN: Mapping[str, frozenset[str]] = {
     # fleet: what changes a running fleet is decided there, phase by phase (plugin_utils/roll.py).
     "action": frozenset({"admission", "errors", "fleet", "power", "system"}),
-    "callback": frozenset({"errors", "fleet", "report"}),
+    "callback": frozenset({"errors", "fleet", "report", "system"}),
     "filter": frozenset({"admission", "fleet", "hardware"}),
     "modules": frozenset({"admission", "api", "errors", "fleet", "power", "system"}),
     # What the ledger has of a node; ledger_nodes.py, on the controller.

@@ -15,6 +15,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import r
 from ansible_collections.muster.fleet.plugins.module_utils.host import block_device
 from ansible_collections.muster.fleet.plugins.module_utils.host.binaries import mirror_fault
 from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import other_builds
+from ansible_collections.muster.fleet.plugins.module_utils.host.wheel_venv import is_complete
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import beside, fabric
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import preflight as stack
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
@@ -70,6 +71,33 @@ options:
         required: true
       directory:
         description: Where the files are installed.
+        type: path
+        required: true
+      timeout_s:
+        description: Longest wait for the mirror, in seconds.
+        type: float
+        default: 5
+  archive:
+    description:
+      - The archive of gpu-burnin that the host will fetch from a mirror. One HEAD request says whether it can. A host
+        that has this build, or the archive, needs no mirror.
+    type: dict
+    version_added: "0.2.0"
+    suboptions:
+      url:
+        description: Where the archive is, without its name.
+        type: str
+        required: true
+      name:
+        description: Its name.
+        type: str
+        required: true
+      sha256:
+        description: Its SHA-256.
+        type: str
+        required: true
+      build:
+        description: Where it would be installed. The archive itself would lie beside that folder's parent.
         type: path
         required: true
       timeout_s:
@@ -214,6 +242,16 @@ ARGUMENT_SPEC: dict[str, Any] = {
             "timeout_s": {"type": "float", "default": 5.0},
         },
     },
+    "archive": {
+        "type": "dict",
+        "options": {
+            "url": {"type": "str", "required": True},
+            "name": {"type": "str", "required": True},
+            "sha256": {"type": "str", "required": True},
+            "build": {"type": "path", "required": True},
+            "timeout_s": {"type": "float", "default": 5.0},
+        },
+    },
     "settled": {"type": "list", "elements": "str", "default": []},
     "kept": {"type": "list", "elements": "str", "default": []},
     "disk": {"type": "dict", "options": {"device": {"type": "str", "required": True}, **block_device.WANTED_OPTIONS}},
@@ -284,10 +322,18 @@ def nvidia_problems(nvidia: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     return [asdict(one) for one in found]
 
 
+def archive_fault(url: str, name: str, sha256: str, build: str, timeout_s: float) -> str:
+    """Why the mirror cannot give this host the archive that it lacks; empty when it can, or none is needed."""
+    if is_complete(Path(build)):
+        return ""
+    return mirror_fault(url, [name], {name: sha256}, str(Path(build).parents[1]), timeout_s)
+
+
 def observe(module: AnsibleModule) -> dict[str, Any]:
     """Gather the facts. Raises OSError."""
     facts = gather({entry["port"]: entry["units"] for entry in module.params["ports"]})
     facts["mirror_fault"] = mirror_fault(**module.params["mirror"]) if module.params["mirror"] else ""
+    facts["archive_fault"] = archive_fault(**module.params["archive"]) if module.params["archive"] else ""
     mirror = module.params["mirror"] or {"checksums": {}, "directory": "/"}
     place = mirror["checksums"], Path(mirror["directory"])
     facts["other_builds"] = [str(build) for build in other_builds(module.params["settled"], *place)]

@@ -115,6 +115,9 @@ def check_host(name: str, host: Host) -> Iterable[Problem]:
         yield problem("is a node with cgroup v1", "boot it with systemd.unified_cgroup_hierarchy=1")
     if facts["mirror_fault"]:
         yield problem(facts["mirror_fault"], "start it, let the host reach it, or correct kube_binaries_url")
+    if facts["archive_fault"]:
+        fix = "put the controller's wheelhouse there (muster mirror --wheelhouse), or correct fleet_wheelhouse_url"
+        yield problem(facts["archive_fault"], fix)
     for build in facts["other_builds"]:
         yield problem(
             f"has {build}, and kube_binaries_checksums names another build",
