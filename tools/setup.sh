@@ -28,7 +28,7 @@ if [[ $level != controller ]]; then
   packages+=(g++ gpg gpg-agent kmod libc6-dev make openssl shellcheck)
 fi
 if [[ $level == lab ]]; then
-  packages+=(age containernetworking-plugins iproute2 iptables mmdebstrap podman rclone runc)
+  packages+=(age bird2 containernetworking-plugins iproute2 iptables mmdebstrap podman rclone runc)
   (($(id -u) == 0)) || next=("sudo make lab")
 fi
 log=build/setup.log

@@ -20,6 +20,7 @@ CONFIG = {
     "bridge": "cni0",
     "protocol": 177,
     "manage_routes": True,
+    "routing": "static",
     "masquerade": True,
     "no_masquerade": [],
     "ranges": {"gpu-1": "198.19.61.0/24"},

@@ -20,12 +20,13 @@ PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "python3", "python3-apt", "python3-venv",
     "iproute2", "ca-certificates", "kmod", "procps", "e2fsprogs", "curl", "iputils-ping",
     "containerd", "runc", "containernetworking-plugins", "iptables", "conntrack", "chrony", "haproxy", "keepalived",
-    "age", "prometheus", "prometheus-alertmanager", "prometheus-node-exporter",
+    "age", "bird2", "prometheus", "prometheus-alertmanager", "prometheus-node-exporter",
 )  # fmt: skip
 # By the name of each, that of NVIDIA's repository for it.
 SUITES = {"bookworm": "debian12", "noble": "ubuntu2404"}
 # Packages start their services when installed; in a fleet the roles decide, so a host begins without them.
 DISABLED_UNITS = (
+    "bird.service",
     "containerd.service",
     "haproxy.service",
     "keepalived.service",

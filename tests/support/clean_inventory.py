@@ -55,6 +55,7 @@ class Data:
             "nvidia_device_plugin_image": {"gpu-1": "plugin", "gpu-2": "plugin", "etcd-1": ""},
             "nvidia_device_plugin_environment": {"gpu-1": {"A": "b"}, "gpu-2": {"A": "b"}},
         }
+        self.pod_routing: dict[str, dict[str, Any]] = {"pod_network_routing": dict.fromkeys(GROUPS["nodes"], "static")}
         self.places: dict[str, Any] = {
             "gpu-1": {"rack": "r1", "pdu": "7 b"},
             "gpu-2": {"rack": "r1"},
@@ -78,6 +79,7 @@ class Data:
                 self.bmc_addresses,
                 self.bmc_systems,
                 self.device_plugin,
+                self.pod_routing,
                 self.places,
                 self.expects,
             )

@@ -147,6 +147,7 @@ VARIABLES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "fleet": (("gpu_nodes",), ("fleet_feed_limits", "fleet_place")),
     "kubelet": (("gpu_nodes", "system_nodes"), ("kubelet_max_pods",)),
+    "pod_network": (("gpu_nodes", "system_nodes"), ("pod_network_routing", "pod_network_manage_routes")),
     "pki": (("",), ("pki_ca_days", "pki_leaf_days", "pki_renew_before_days")),
     "fleet_monitoring": (
         ("monitoring",),

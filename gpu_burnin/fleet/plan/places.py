@@ -9,9 +9,15 @@ from gpu_burnin.fleet.plan.given import Fault, Given
 from gpu_burnin.fleet.plan.model import Figure, Section
 from gpu_burnin.system.quantities import number, size
 
+# What each node takes in the file of each other one with static routes: its name twice, its range and its address, with
+# names such as gpu-0001; a test renders the file.
+ROUTE_BYTES = 72
+# From here on a new node changes a thousand files, at 0.3 CPU s of the controller each (docs/verified-scale.md).
+BGP_FROM_NODES = 1000
+
 
 def network(given: Given) -> Section:
-    """Pod ranges, services, and the addresses of each group's hosts."""
+    """Pod ranges, routes to them, services, and the addresses of each group's hosts."""
     pods, most = given.pods, given.number("kubelet_max_pods")
     figures = []
     if pods is None:
@@ -38,6 +44,7 @@ def network(given: Given) -> Section:
                 f"{2 ** (ipaddress.ip_network(pods.cidr).max_prefixlen - pods.prefix):,}",
             ),
         ]
+    figures.append(_routes(given))
     if services := _size(given.service_cidr):
         shown = f"{services:,}"
         figures.append(Figure("services", "Services", services, "1", shown, f"fleet_service_cidr {given.service_cidr}"))
@@ -47,6 +54,22 @@ def network(given: Given) -> Section:
             Figure(f"hosts_{group.group}", group.group, group.hosts, "1", f"{group.hosts:,}", f"addresses {span}")
         )
     return Section("network", "Addresses", tuple(figures))
+
+
+def _routes(given: Given) -> Figure:
+    """What routes to the pods of all other nodes cost in files of the nodes."""
+    nodes, routing = given.planned_nodes, str(given.usual("pod_network_routing") or "static")
+    each, total = ROUTE_BYTES * nodes, ROUTE_BYTES * nodes**2
+    static = f"{size(each)} on each node, {size(total)} for all"
+    advised = f"pod_network_routing: bgp is advised from {BGP_FROM_NODES:,} nodes on"
+    if routing == "bgp":
+        return Figure("route_bytes", "files of pod routes", 0, "B", "do not grow", f"by BGP; static: {static}", routing)
+    if given.usual("pod_network_manage_routes") is False:
+        return Figure(
+            "route_bytes", "files of pod routes", 0, "B", "none", "pod_network_manage_routes: false", "routers"
+        )
+    why = f"{ROUTE_BYTES} bytes a node in the file of each, which every new node changes; {advised}"
+    return Figure("route_bytes", "files of pod routes", total, "B", static, why, routing)
 
 
 def monitoring(given: Given) -> Section:

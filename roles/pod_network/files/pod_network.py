@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Bring this node's pod network to its configuration: kernel settings, routes to other nodes' ranges, masquerading, and
-link-local addresses kept from pods.
+"""Bring this node's pod network to its configuration: kernel settings, routes to other nodes' ranges (where they do not
+come by BGP), masquerading, and link-local addresses kept from pods.
 
 Prints one line for each thing that differed; nothing printed means nothing changed. With --check it only prints. Run by
 pod-network-routes.service at boot and by the Ansible role. Standard library only.
@@ -26,6 +26,8 @@ LINK_LOCAL = "169.254.0.0/16"
 SYSCTLS = {"net/ipv4/ip_forward": "1"}
 # Only where the kernel has br_netfilter. Without it a Service whose pod is on the caller's own node does not answer.
 BRIDGE_SYSCTLS = {"net/bridge/bridge-nf-call-iptables": "1"}
+# There while BIRD is run by role pod_network.
+BGP_PROGRAM = Path("/usr/local/sbin/pod-network-bgp")
 _FAILED_LINE = re.compile(r"Command failed -:(\d+)")
 
 
@@ -51,6 +53,7 @@ class Config:
     bridge: str
     protocol: int
     manage_routes: bool
+    routing: str
     masquerade: bool
     deny_link_local: bool
     no_masquerade: tuple[ipaddress.IPv4Network, ...]
@@ -77,6 +80,7 @@ def parse_config(text: str, path: str) -> Config:
             bridge=str(data["bridge"]),
             protocol=int(data["protocol"]),
             manage_routes=bool(data["manage_routes"]),
+            routing=str(data["routing"]),
             masquerade=bool(data["masquerade"]),
             deny_link_local=bool(data["deny_link_local"]),
             no_masquerade=tuple(ipaddress.IPv4Network(item) for item in data["no_masquerade"]),
@@ -169,7 +173,12 @@ def apply_sysctls(check: bool, root: Path = Path("/proc/sys")) -> list[str]:
 
 
 def apply_routes(config: Config, check: bool) -> list[str]:
-    """Set and remove routes. Raises PodNetworkError that names the node whose route the kernel refused."""
+    """Set and remove routes. Raises PodNetworkError that names the node whose route the kernel refused.
+
+    With BGP a static one of before is pod-network-bgp's to take away, once its range is learnt.
+    """
+    if config.routing == "bgp":
+        return []
     shown = run(["ip", "-json", "-4", "route", "show", "proto", str(config.protocol)]).stdout
     batch = route_batch(wanted_routes(config), present_routes(shown), config.protocol)
     if batch and not check:
@@ -218,7 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only print what would change")
     options = parser.parse_args(arguments)
     try:
-        changes = apply(parse_config(options.config.read_text(), str(options.config)), options.check)
+        config = parse_config(options.config.read_text(), str(options.config))
+        changes = apply(config, options.check)
     except PodNetworkError as error:
         print(f"pod-network: {error}", file=sys.stderr)
         return 1
@@ -227,6 +237,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     for change in changes:
         print(change)
+    if config.routing != "bgp" and BGP_PROGRAM.exists():
+        # The role ends it when all nodes have their static routes.
+        print(f"BGP still runs here, by {BGP_PROGRAM}", file=sys.stderr)
     return 0
 
 

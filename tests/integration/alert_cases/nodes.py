@@ -10,6 +10,7 @@ _TIME, _SYNCHRONISED = 'node_time_seconds{instance="gpu-1"}', 'node_timex_sync_s
 _BURNING = {_RUNNING: "1x60"}
 _LAST_LOOK = 'gpu_burnin_watch_last_look_timestamp_seconds{instance="gpu-1"}'
 
+_SESSION = 'muster_pod_network_bgp_session_timestamp_seconds{instance="gpu-1"}'
 _TRAFFIC_LIMIT = 'muster_node_traffic_limit_bits_per_second{instance="gpu-1",class="internet"}'
 
 
@@ -118,6 +119,14 @@ CASES = (
         "3m",
         "gpu-1 answers, and its name server does not: its pods ask those of the API servers' hosts.",
         {**GPU, "job": "node_dns"},
+    ),
+    Case(
+        "MusterPodRoutesNoSession",
+        {_SESSION: "0x60"},
+        {_SESSION: "0+30x60"},
+        "7m",
+        "gpu-1 has no BGP session, or nobody has looked for five minutes: it hears of no new node's pods.",
+        GPU,
     ),
     Case(
         "MusterNodeDnsUpstreams",

@@ -34,6 +34,7 @@ DATA: dict[str, Any] = {
     "bridge": "cni0",
     "protocol": 177,
     "manage_routes": True,
+    "routing": "static",
     "masquerade": True,
     "deny_link_local": True,
     "no_masquerade": ["224.0.0.0/4"],

@@ -14,7 +14,17 @@ from tests.lab.paths import REPOSITORY
 
 CONTROLLER = {"git", "openssh-client", "python3-venv"}
 DEV = CONTROLLER | {"g++", "gpg", "gpg-agent", "kmod", "libc6-dev", "make", "openssl", "shellcheck"}
-LAB = DEV | {"age", "containernetworking-plugins", "iproute2", "iptables", "mmdebstrap", "podman", "rclone", "runc"}
+LAB = DEV | {
+    "age",
+    "bird2",
+    "containernetworking-plugins",
+    "iproute2",
+    "iptables",
+    "mmdebstrap",
+    "podman",
+    "rclone",
+    "runc",
+}
 PROGRAMS = {
     "id": "cat uid",
     "dpkg-query": """

@@ -320,3 +320,13 @@ def test_an_inventory_that_is_not_there_is_a_mistake_of_the_caller(tmp_path: Pat
     with pytest.raises(GpuBurninError, match="does not exist; give the inventory") as raised:
         inventory.read(tmp_path / "none")
     assert raised.value.exit_code == 2
+
+
+def test_static_routes_are_weighed_and_bgp_is_advised() -> None:
+    found = figure(make(given(7500)), "route_bytes")
+    assert found.value == 72 * 7500**2 and found.shown == "527.3 KiB on each node, 3.772 GiB for all"
+    assert found.given == "static" and "pod_network_routing: bgp is advised from 1,000 nodes on" in found.source
+    by_bgp = figure(make(given(7500, pod_network_routing="bgp")), "route_bytes")
+    assert (by_bgp.value, by_bgp.shown, by_bgp.given) == (0, "do not grow", "bgp")
+    routers = figure(make(given(7500, pod_network_manage_routes=False)), "route_bytes")
+    assert (routers.value, routers.given) == (0, "routers")

@@ -10,6 +10,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible_collections.muster.fleet.plugins.module_utils.jobs.fleet import EXPECT, PLACE
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import UNRESOLVED, Inventory
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.pod_routing_rules import VARIABLES as ROUTING
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables, Scope
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import files_of
@@ -28,6 +29,7 @@ HOST_VARIABLES = (
 )
 # The role whose one DaemonSet serves all GPU nodes.
 DEVICE_PLUGIN = "nvidia_device_plugin"
+POD_NETWORK = "pod_network"
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,11 @@ class InventoryReader:
         return list(self.source.get_hosts("all", ignore_limits=True, ignore_restrictions=True))
 
     def defaults(self, roots: Iterable[Path]) -> dict[str, Any]:
-        """The defaults of the fleet and of its device plugin, below every variable of the inventory."""
+        """The defaults of the fleet, its device plugin and its pod network, below all variables of the inventory."""
         found: dict[str, Any] = {}
-        for path in (root / role / "defaults" / "main.yml" for role in (FLEET, DEVICE_PLUGIN) for root in roots):
+        for path in (
+            root / role / "defaults" / "main.yml" for role in (FLEET, DEVICE_PLUGIN, POD_NETWORK) for root in roots
+        ):
             found |= self.file(path)
         return found
 
@@ -73,7 +77,7 @@ class InventoryReader:
         scopes = [self.variables.scope(members).over(defaults) for members in self.variables.classes(every)]
         homes = {host: scope for scope in scopes for host in scope.members.hosts}
         of_plugin = [name for name in defaults if name.startswith(f"{DEVICE_PLUGIN}_")]
-        values = self._host_values(scopes, (*HOST_VARIABLES, *of_plugin), len(every))
+        values = self._host_values(scopes, (*HOST_VARIABLES, *ROUTING, *of_plugin), len(every))
         inventory = Inventory(
             groups={name: [host.name for host in group.get_hosts()] for name, group in self.source.groups.items()},
             addresses={
@@ -85,6 +89,7 @@ class InventoryReader:
             bmc_addresses=values["repair_bmc_address"],
             bmc_systems=values["repair_bmc_system"],
             device_plugin={name: values[name] for name in of_plugin},
+            pod_routing={name: values[name] for name in ROUTING},
             places=values[PLACE],
             expects=values[EXPECT],
             fleet=self._fleet_values(homes[every[0].name].of(every[0].name)) if every else {},

@@ -38,6 +38,8 @@ class Inventory:
     bmc_systems: Mapping[str, Any] = field(default_factory=dict)
     # {variable of the one DaemonSet that serves all GPU nodes: {host: value}}.
     device_plugin: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # {variable of how nodes learn each other's ranges: {host: value}}.
+    pod_routing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # Where each host stands, and what the burn-in expects of it.
     places: Mapping[str, Any] = field(default_factory=dict)
     expects: Mapping[str, Any] = field(default_factory=dict)

@@ -32,6 +32,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight.network_rul
     pod_ranges,
     shared_address,
 )
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.pod_routing_rules import pod_routing
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import Problem
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.team_rules import host_places, teams
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.traffic_rules import traffic
@@ -76,6 +77,7 @@ def check(inventory: Inventory) -> list[Problem]:
         bmc_addresses,
         host_placeholders,
         pod_ranges,
+        pod_routing,
         planned_ranges,
         planned_nodes,
         maintenance_windows,

@@ -132,6 +132,15 @@ def pods_fit(network: Any, pods: Any) -> Iterable[Finding]:
         )
 
 
+def session_password(password: Any) -> Iterable[Finding]:
+    """What the kernel takes as a key and bird.conf as text, which the finding does not show."""
+    if isinstance(password, str) and not re.fullmatch(r"[!#-~]{0,80}", password):
+        yield (
+            "pod_network_bgp_password has a quote, a space or a letter that is not ASCII, or more than 80 letters",
+            "give 1 to 80 other ones, for instance of `openssl rand -base64 48`",
+        )
+
+
 def driver_version(source: Any, version: Any) -> Iterable[Finding]:
     """Packages are installed in an exact version."""
     if not isinstance(version, str):
@@ -202,6 +211,7 @@ MIRROR = ("http", "https", "file")
 _DRIVER = "fleet_nvidia_driver_version"
 _FINGERPRINT = "fleet_nvidia_repository_fingerprint"
 _DCGM = "nvidia_dcgm_version"
+_PASSWORD = "pod_network_bgp_password"
 _CHECKSUMS = "kube_binaries_checksums"
 ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
     "kube_binaries": (
@@ -256,6 +266,7 @@ ROLE_RULES: Mapping[str, tuple[RoleRule, ...]] = {
         _url("fleet_nvidia_repository_url", *MIRROR),
         _url("fleet_wheelhouse_url", *MIRROR),
     ),
+    "pod_network": (RoleRule((_PASSWORD,), _PASSWORD, session_password),),
     "cluster_dns": (_url("cluster_dns_server", "https"),),
     "gpu_burnin": (_url("gpu_burnin_api_url", "https"), RoleRule((OTHERS,), OTHERS, others_mistakes)),
     "kube_controller_manager": (_url("kube_controller_manager_server", "https"),),
