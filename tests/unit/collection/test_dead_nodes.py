@@ -1,7 +1,7 @@
 """A node that is down, or dies on the way, is normal: each playbook goes on with the others and names it.
 
-The real plays of the playbooks run over up to 100 names on a connection that answers in the place of hosts; one name is dead
-from the start, one dies in the middle. Roles of site.yml and of upgrades are stand-ins of one task.
+The real plays of the playbooks run over up to 100 names on a connection that answers in the place of hosts; one name is
+dead from the start, one dies in the middle. Roles of site.yml and of upgrades are stand-ins of one task.
 
 Only here: how Ansible itself ends the playbooks with dead nodes, and what the screen says of them.
 """
