@@ -84,7 +84,7 @@ def covers(found: Any, wanted: Any, *, whole: bool = False) -> bool:
         if not isinstance(found, Mapping) or (whole and set(found) != set(wanted)):
             return False
         return all(covers(found.get(key), item, whole=key == "properties") for key, item in wanted.items())
-    if isinstance(wanted, list):
+    if isinstance(wanted, list) and wanted:
         return isinstance(found, list) and len(found) == len(wanted) and all(map(covers, found, wanted))
     return bool(found == wanted) or (found is None and not wanted)
 

@@ -178,7 +178,7 @@ def test_completion_script_asks_this_program(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("gpu-burnin se", {"selftest"}),
+        ("gpu-burnin se", {"seal", "selftest"}),
         ("gpu-burnin pl", {"plan"}),
         ("gpu-burnin run --le", {"--level"}),
         ("gpu-burnin run --level s", {"standard"}),

@@ -14,7 +14,12 @@ ROLES = ROOT / "roles"
 # Kubernetes' own: both hold watches. kubelet's role publishes the report once after a burn-in.
 MAY_ASK = {"kubelet", "kube_proxy"}
 # No network, or no sockets but those by which the kernel is asked.
-MUTE = {"PrivateNetwork=true", "RestrictAddressFamilies=AF_NETLINK"}
+MUTE = {
+    "PrivateNetwork=true",
+    "RestrictAddressFamilies=AF_NETLINK",
+    # And sockets of this host, by which daemons are asked.
+    "RestrictAddressFamilies=AF_NETLINK AF_UNIX",
+}
 ASKS = ("kubeconfig", "kubernetes_sd_configs", "KUBERNETES_SERVICE_HOST", "fleet_api_address")
 
 
