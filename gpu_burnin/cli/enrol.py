@@ -12,14 +12,25 @@ from gpu_burnin.errors import GpuBurninError
 STATE_DIR = Path("/var/lib/muster-enrol")
 
 
-@click.command()
-@click.option(
+_config_option = click.option(
     "--config",
     "config_path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Configuration file.  [default: /etc/gpu-burnin/config.yaml]",
 )
+_root_option = click.option(
+    "--root",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path("/"),
+    show_default=True,
+    metavar="DIR",
+    help="The machine's root folder.",
+)
+
+
+@click.command()
+@_config_option
 @click.option(
     "--state",
     "state_dir",
@@ -29,14 +40,7 @@ STATE_DIR = Path("/var/lib/muster-enrol")
     metavar="DIR",
     help="Where its keys are kept until it has enrolled.",
 )
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=Path("/"),
-    show_default=True,
-    metavar="DIR",
-    help="The machine's root folder.",
-)
+@_root_option
 def enrol(config_path: Path | None, state_dir: Path, root: Path) -> None:
     """Say who this machine is, wait until it is let in, and become that node. For the first boot of the fleet's image.
 
@@ -83,21 +87,8 @@ def enrol(config_path: Path | None, state_dir: Path, root: Path) -> None:
 @click.argument("node", metavar="NODE")
 @click.option("--address", required=True, metavar="ADDRESS", help="Its address in the inventory.")
 @click.option("--pod-range", required=True, metavar="CIDR", help="Its pod_network_range in the inventory.")
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Configuration file.  [default: /etc/gpu-burnin/config.yaml]",
-)
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=Path("/"),
-    show_default=True,
-    metavar="DIR",
-    help="The machine's root folder.",
-)
+@_config_option
+@_root_option
 def seal(node: str, address: str, pod_range: str, config_path: Path | None, root: Path) -> None:
     """Make the disk of this machine, which site.yml has built as NODE, the image that others boot from.
 

@@ -17,7 +17,7 @@ from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE
 from gpu_burnin.system.streams import readers_may_leave
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command()
 @click.argument("playbook", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS]")
 @click.option(

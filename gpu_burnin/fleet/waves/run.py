@@ -15,10 +15,11 @@ from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.waves import forecast, plan, text
-from gpu_burnin.fleet.waves.begin import merge, results
+from gpu_burnin.fleet.waves.begin import merge
 from gpu_burnin.fleet.waves.book import Book, alone, gates, keep_result, result_in
 from gpu_burnin.fleet.waves.kinds import Kind
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, Roll, Step, StepResult
+from gpu_burnin.fleet.waves.names import PLAY
 from gpu_burnin.fleet.waves.worker import Job, write_job
 from gpu_burnin.system.codec import to_json
 
@@ -26,7 +27,7 @@ from gpu_burnin.system.codec import to_json
 _LINE_S = 60.0
 # A step whose process was lost runs a second time, and not a third.
 _MOST_LOST = 2
-_LOST, _PLAY, _LOG = "lost", "play.txt", "worker.log"
+_LOST, _LOG = "lost", "worker.log"
 
 
 @dataclass
@@ -56,11 +57,10 @@ class Executor:
 
         Raises GpuBurninError where the book cannot be written, and KeyboardInterrupt.
         """
-        self.results = results(self.book, self.roll, self.kind)
         stages = plan.stages(self.roll, self.kind)
         for step in itertools.chain.from_iterable(stages):
             if (result := self.book.result(step)) is not None:
-                self._done[step.name] = result
+                self._keep(step, result)
         for stage in stages:
             if self.stopped and not self._closes(stage[0]):
                 continue
@@ -115,8 +115,7 @@ class Executor:
                 result = self._perform(step)
                 with self._change:
                     del self._running[step.name]
-                    self._done[step.name] = result
-                    merge(self.results, result.hosts, admission=step.part is Part.ADMIT)
+                    self._keep(step, result)
                     self._judge(step)
                     self._change.notify_all()
         except (GpuBurninError, OSError) as error:
@@ -124,6 +123,10 @@ class Executor:
                 self._faults.append(error)
                 self.stopped = self.stopped or str(error)
                 self._change.notify_all()
+
+    def _keep(self, step: Step, result: StepResult) -> None:
+        self._done[step.name] = result
+        merge(self.results, result.hosts, admission=step.part is Part.ADMIT)
 
     def _perform(self, step: Step) -> StepResult:
         """The result of a step: of the process that runs it already, or of one that is begun now."""
@@ -220,6 +223,6 @@ class Executor:
 
     def _play(self, name: str) -> str:
         try:
-            return (self.book.step(self._running[name]) / _PLAY).read_text()
+            return (self.book.step(self._running[name]) / PLAY).read_text()
         except (OSError, KeyError):
             return "starting"

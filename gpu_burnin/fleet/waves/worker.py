@@ -23,13 +23,12 @@ from typing import Any
 from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, OUTCOMES
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
 STEP = "step.json"
 OUTPUT = "output.log"
-# Of the callback muster.fleet.roll_results.
-_FOLDER_VARIABLE, _OUTCOMES = "MUSTER_ROLL_STEP", "outcomes.json"
 # Of thousands of hosts each has a few hundred bytes.
 _MOST_BYTES = 64 << 20
 _LAST_LINES = 5
@@ -64,7 +63,7 @@ def main() -> None:
     job = from_json(Job, parse_json(read_text(folder / STEP)))
     hosts = read_text(hosts_file(folder), _MOST_BYTES).split()
     # Forks of an Ansible that was killed go on with their tasks, on the hosts of this step.
-    leftovers.end(_FOLDER_VARIABLE, str(folder))
+    leftovers.end(FOLDER_VARIABLE, str(folder))
     keep_result(folder, perform(folder, job, hosts))
 
 
@@ -100,7 +99,7 @@ def _play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[st
     """ansible-playbook on these hosts; its exit code, and what the callback kept."""
     import ansible_runner
 
-    (folder / _OUTCOMES).unlink(missing_ok=True)
+    (folder / OUTCOMES).unlink(missing_ok=True)
     limited = folder / "limit"
     write_atomic(limited, "".join(f"{host}\n" for host in hosts).encode())
     limit = job.limit or (f"localhost,@{limited}" if job.controller else f"@{limited}")
@@ -119,7 +118,7 @@ def _play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[st
                 cmdline=shlex.join(words),
                 inventory=list(job.inventory),
                 envvars={
-                    _FOLDER_VARIABLE: str(folder),
+                    FOLDER_VARIABLE: str(folder),
                     # Runner would switch it off.
                     "ANSIBLE_HOST_KEY_CHECKING": "True",
                     "ANSIBLE_NOCOLOR": "1",
@@ -143,7 +142,7 @@ def _play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[st
     if run.rc is None:
         raise Killed(f"{job.name}: ansible-playbook was killed")
     try:
-        kept: Mapping[str, Any] = parse_json(read_text(folder / _OUTCOMES, _MOST_BYTES))
+        kept: Mapping[str, Any] = parse_json(read_text(folder / OUTCOMES, _MOST_BYTES))
     except FileNotFoundError:
         kept = {}
     return int(run.rc), kept

@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible.plugins.callback import CallbackBase
 
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, OUTCOMES, PLAY
 from gpu_burnin.system.files import write_atomic
 
 DOCUMENTATION = r"""
@@ -27,8 +28,6 @@ requirements:
 author:
   - Muster (@muster)
 """
-FOLDER = "MUSTER_ROLL_STEP"
-PLAY, OUTCOMES = "play.txt", "outcomes.json"
 _MOST_MESSAGE = 600
 
 
@@ -42,7 +41,7 @@ class CallbackModule(CallbackBase):
 
     def __init__(self) -> None:
         super().__init__()
-        folder = os.environ.get(FOLDER)
+        folder = os.environ.get(FOLDER_VARIABLE)
         self._folder = Path(folder) if folder else None
         self._hosts: dict[str, dict[str, Any]] = {}
         self._admission: list[Any] = []
