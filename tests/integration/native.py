@@ -7,6 +7,7 @@ from tests.integration.kube import defaults, render
 # What the units of the control plane's roles name besides, of which no flag of gangs depends.
 _PLACES = {
     "fleet_api_server_port": 0,
+    "fleet_enrolment": False,
     "fleet_service_cidr": "",
     "__kube_apiserver_etcd": {},
     "__kube_apiserver_etcd_events": {},

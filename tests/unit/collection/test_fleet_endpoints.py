@@ -135,7 +135,11 @@ def play(hosts: str, roles: list[str], shown: dict[str, str]) -> dict[str, Any]:
         "gather_facts": False,
         "roles": [f"muster.fleet.{role}" for role in ["fleet", *roles]],
         # As site.yml says it of nodes.
-        "vars": {"api_loadbalancer_local": hosts not in GROUPS["api_loadbalancer"]},
+        "vars": {
+            "api_loadbalancer_local": hosts not in GROUPS["api_loadbalancer"],
+            # A task of the role counts them.
+            "__gpu_burnin_hosts": 1,
+        },
         "tasks": [
             {
                 "ansible.builtin.debug": {"msg": "{{ shown | to_json | b64encode }}"},

@@ -249,7 +249,9 @@ def test_with_the_tag_preflight_site_only_looks(ansible_playbook: Playbook, tmp_
     }
     play = site_plays()[0]
     role = yaml.safe_load((ROOT / "roles/preflight/tasks/main.yml").read_text())
-    tasks = [*(("", task) for task in play["tasks"]), *(("preflight", task) for task in role)]
+    (archives,) = yaml.safe_load((ROOT / "roles/gpu_burnin/tasks/archives.yml").read_text())
+    assert "'--dry-run'" in archives["ansible.builtin.command"]["argv"]
+    tasks = [*(("", task) for task in play["tasks"]), ("gpu_burnin", archives), *(("preflight", task) for task in role)]
     assert left == {(role, task["name"]) for role, task in tasks}
     assert {key for _, task in tasks for key in task if key.startswith("muster.fleet.")} == LOOKS
     (lock,) = (task["muster.fleet.etcd_lock"] for _, task in tasks if "muster.fleet.etcd_lock" in task)

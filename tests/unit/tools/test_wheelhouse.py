@@ -8,6 +8,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -157,19 +158,13 @@ def test_of_two_that_want_one_archive_one_builds_it(
             assert go.wait(PATIENCE_S)
 
     monkeypatch.setattr(wheelhouse, "run_pip", pip)
-    output, found = tmp_path / "out", list[Any]()
-    threads = [
-        threading.Thread(target=lambda: found.append(wheelhouse.build(checkout, wanted(checkout), output)))
-        for _ in range(2)
-    ]
-    threads[0].start()
-    assert began.wait(PATIENCE_S)
-    threads[1].start()
-    go.set()
-    for thread in threads:
-        thread.join()
-    assert len(builds) == 1 and [result.changed for result in found] == [True, False]
-    assert found[0].sha256 == found[1].sha256
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(wheelhouse.build, checkout, wanted(checkout), tmp_path / "out")
+        assert began.wait(PATIENCE_S)
+        second = pool.submit(wheelhouse.build, checkout, wanted(checkout), tmp_path / "out")
+        go.set()
+    assert len(builds) == 1 and (first.result().changed, second.result().changed) == (True, False)
+    assert first.result().sha256 == second.result().sha256
 
 
 def test_equal_contents_give_equal_archives(tmp_path: Path) -> None:

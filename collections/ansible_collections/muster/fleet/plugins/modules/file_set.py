@@ -56,6 +56,8 @@ changed_files:
   elements: str
 """
 
+ARGUMENT_SPEC = FILE_OPTIONS
+
 
 def bring(module: AnsibleModule) -> dict[str, Any]:
     """Place the set. Raises FleetError, OSError."""
@@ -64,7 +66,7 @@ def bring(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(bring, FILE_OPTIONS)
+    run_module(bring, ARGUMENT_SPEC)
 
 
 if __name__ == "__main__":
