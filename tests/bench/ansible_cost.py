@@ -151,12 +151,13 @@ def run(book: Path, inventory: Path, names: int, *options: str) -> Run:
         "MUSTER_TASK_COST": str(counted),
     }
     command = [str(tool), *options, "--inventory", str(inventory), str(book)]
+    others = _children()
     with said.open("wb") as output:
         started = perf_counter()
         process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=output, stderr=subprocess.STDOUT)
         _, status, used = os.wait4(process.pid, 0)
         wall_s = perf_counter() - started
-    ssh_cpu_s = _end_orphans()
+    ssh_cpu_s = _end_orphans(others)
     if os.waitstatus_to_exitcode(status) != 0:
         raise SystemExit(f"ansible-playbook failed:\n{said.read_text()[-4000:]}")
     tasks = tuple(Task(**task) for task in json.loads(counted.read_text())["tasks"])
@@ -169,18 +170,24 @@ def _adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def _end_orphans() -> float:
-    """End what a playbook has left behind, SSH's connections; gives their processor time in seconds."""
+def _children() -> set[int]:
+    """The processes whose parent is this one."""
+    found: set[int] = set()
+    for children in Path("/proc/self/task").glob("*/children"):
+        found.update(int(pid) for pid in children.read_text().split())
+    return found
+
+
+def _end_orphans(others: set[int]) -> float:
+    """End what a playbook has left behind, SSH's connections, and not `others`; gives their processor time in seconds."""
     cpu_s = 0.0
-    while True:
-        for child in Path("/proc/self/task").glob("*/children"):
-            for pid in child.read_text().split():
-                os.kill(int(pid), signal.SIGTERM)
-        try:
-            _, _, used = os.wait4(-1, 0)
-        except ChildProcessError:
-            return cpu_s
-        cpu_s += used.ru_utime + used.ru_stime
+    while orphans := _children() - others:
+        for pid in orphans:
+            os.kill(pid, signal.SIGTERM)
+        for pid in orphans:
+            _, _, used = os.wait4(pid, 0)
+            cpu_s += used.ru_utime + used.ru_stime
+    return cpu_s
 
 
 def book(folder: Path, name: str, tasks: Sequence[Mapping[str, Any]]) -> Path:
