@@ -19,6 +19,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,10 +192,10 @@ def _killed_roll(
 ) -> tuple[int, dict[str, dict[str, object]]]:
     """A roll to its end, with the kills that are left of `count`: how many shards it did, and its report of hosts."""
     finished: dict[str, float] = {}
-    begun = ["--again"]
+    # Of the roll before nothing is left that could be taken for one of this.
+    shutil.rmtree(site.state / "roll", ignore_errors=True)
     while True:
-        process = site.start(*_SHARDS, *begun)
-        begun = []
+        process = site.start(*_SHARDS)
         kind = dice.choice(("executor", "worker", "ansible-playbook")) if killed.total() < count else ""
         if kind:
             with contextlib.suppress(subprocess.TimeoutExpired):
