@@ -34,7 +34,7 @@ import yaml
 
 from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.book import result_in
-from gpu_burnin.fleet.waves.model import StepResult
+from gpu_burnin.fleet.waves.model import Outcome, StepResult
 from tests.lab.fleet import LAB_INVENTORY
 from tests.lab.model import read_lab
 from tests.lab.paths import REPOSITORY
@@ -175,11 +175,11 @@ def kills(folder: Path, hosts: dict[str, dict[str, object]], count: int, seed: i
     site, dice = ssh_site(folder, hosts), random.Random(seed)
     killed, skipped, twice, rolls, shards = Counter[str](), 0, 0, 0, 0
     while killed.total() < count:
-        finished, report = _killed_roll(site, dice, killed, count)
+        done = _killed_roll(site, dice, killed, count)
         ends = Counter(line.partition(" ")[2] for line in read_logs(site) if line.startswith("end "))
-        skipped += sum(not ends[host] or report.get(host, {}).get("outcome") != "done" for host in hosts)
+        skipped += sum(not ends[host] or host not in done for host in hosts)
         twice += sum(times > 1 for times in ends.values())
-        rolls, shards = rolls + 1, shards + finished
+        rolls, shards = rolls + 1, shards + len(set(done.values()))
     return (
         f"{killed.total()} kills ({', '.join(f'{name} {n}' for name, n in sorted(killed.items()))}) in {rolls} rolls: "
         f"{shards} shards done, none twice; {skipped} of {rolls * len(hosts)} hosts skipped; {twice} came to their end "
@@ -189,10 +189,14 @@ def kills(folder: Path, hosts: dict[str, dict[str, object]], count: int, seed: i
 
 def _killed_roll(
     site: Site, dice: random.Random, killed: Counter[str], count: int
-) -> tuple[int, dict[str, dict[str, object]]]:
-    """A roll to its end, with the kills that are left of `count`: how many shards it did, and its report of hosts."""
-    finished: dict[str, float] = {}
-    # Of the roll before nothing is left that could be taken for one of this.
+) -> dict[str, tuple[str, str, float]]:
+    """A roll to its end, with the kills that are left of `count`: in which shard each host was done.
+
+    A shard is named by its roll and the time of its result: where one was lost twice, its hosts have failed, and the
+    same call is another roll over these. SystemExit where a host that was done ran again.
+    """
+    done: dict[str, tuple[str, str, float]] = {}
+    # Of the one before nothing is left that could be taken for one of this.
     shutil.rmtree(site.state / "roll", ignore_errors=True)
     while True:
         process = site.start(*_SHARDS)
@@ -202,13 +206,16 @@ def _killed_roll(
                 process.wait(timeout=dice.uniform(3, 12))
             if process.poll() is None and _kill(site, process, kind, dice):
                 killed[kind] += 1
-        out, err = process.communicate()
-        for path in (site.state / "roll/steps").glob("shard-*/result.json"):
-            at = path.stat().st_mtime
-            if finished.setdefault(str(path), at) != at:
-                raise SystemExit(f"{path.parent.name} was done twice")
+        _, err = process.communicate()
+        paths = list((site.state / "roll/steps").glob("shard-*/result.json"))
+        roll = json.loads((site.state / "roll/roll.json").read_text())["id"] if paths else ""
+        for path in paths:
+            result, shard = result_in(path.parent), (roll, path.parent.name, path.stat().st_mtime)
+            for host, one in result.hosts.items() if result else ():
+                if one.outcome is Outcome.DONE and done.setdefault(host, shard) != shard:
+                    raise SystemExit(f"{host} was done in {done[host]}, and again in {shard}")
         if process.returncode == 0:
-            return len(finished), json.loads(out)["hosts"]
+            return done
         if process.returncode not in (1, 3, -signal.SIGKILL):
             raise SystemExit(f"muster roll ended with {process.returncode}: {err}")
 
