@@ -15,7 +15,7 @@ LOCK = pip-compile -q --unsafe-package gpu-burnin --generate-hashes --strip-extr
 	--no-emit-trusted-host --no-emit-find-links $(1) -o requirements/$(2).txt pyproject.toml && sed -i '/^$$/,$$d' requirements/$(2).txt
 ROLES := $(sort $(patsubst roles/%/molecule/default/molecule.yml,%,$(wildcard roles/*/molecule/default/molecule.yml)))
 
-.PHONY: help setup setup-dev setup-lab lab lab-down check test soak mutants molecule unit campaign integration driver-debian upgrade-minor lab-operations bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-jobs bench-monitoring bench-scaler collection docs lock
+.PHONY: help setup setup-dev setup-lab lab lab-down check test soak mutants molecule unit campaign integration driver-debian upgrade-minor lab-operations bench bench-ansible bench-control-plane bench-disk bench-engine bench-events bench-inventory bench-muster bench-admission bench-jobs bench-monitoring bench-scaler collection dist docs lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ mutants: setup-lab ## Break ten things of the product, one at a time: the tests 
 
 collection: setup ## Build the collection muster.fleet, roles and playbooks too, as build/muster-fleet-VERSION.tar.gz
 	@python tools/collection.py
+
+dist: setup-dev ## Build a release of HEAD in build/dist, the same bytes each time: packages, image, .deb, bill of materials, sums that KEY=, your SSH key, signs (CUDA=none: without its libraries; docs/operations/install.md)
+	@python -m tools.dist build $(if $(KEY),--key $(KEY)) $(foreach cuda,$(CUDA),--cuda $(cuda))
 
 docs: setup-dev ## Write the roles' READMEs, docs/reference and the dashboards from their sources
 	@python -m tools.docs

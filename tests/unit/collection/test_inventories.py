@@ -5,9 +5,11 @@ Only here: that the inventories which people copy, and the lab's, pass the check
 
 from __future__ import annotations
 
+import io
 import re
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +70,18 @@ def test_the_inventory_has_no_problem(check: Playbook, tmp_path: Path, name: str
     assert "failed=0" in done.stdout
     # A file of the folder that Ansible takes for a part of the inventory, and cannot read, would be a warning.
     assert "parse" not in done.stderr.lower(), done.stderr
+
+
+@pytest.mark.slow
+def test_the_inventory_of_0_2_0_has_no_problem(check: Playbook, tmp_path: Path) -> None:
+    commit = "acfc5b8e1747a503082a89c4e1ea5abcf5cfb7af"
+    done = subprocess.run(["git", "-C", ROOT, "archive", commit, "inventory/example"], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"this clone has no commit {commit[:8]}, which is 0.2.0: fetch its history")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+        tar.extractall(tmp_path)
+    found = check(filled_example(tmp_path / "site", tmp_path / "inventory/example"))
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 @pytest.mark.slow

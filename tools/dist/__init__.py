@@ -1,0 +1,1 @@
+"""`make dist`: everything that a release has, the same bytes from the same commit and the same packages."""
