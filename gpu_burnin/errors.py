@@ -23,5 +23,5 @@ class GpuBurninError(Exception):
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs an extra of this distribution, from an index and from a checkout."""
-    return f"pip install 'gpu-burnin[{extra}]' (in a checkout: pip install '.[{extra}]')"
+    """The command that installs an extra of this distribution. From no index: the name there is not ours."""
+    return f"pip install '.[{extra}]' in a checkout (of a release: 'FILE.whl[{extra}]')"

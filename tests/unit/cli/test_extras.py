@@ -82,7 +82,7 @@ def test_what_computes_names_the_command_that_installs_its_extra(
     code, errors = without_node[name]
     assert code == 2
     assert errors.endswith(
-        " is not installed; pip install 'gpu-burnin[node]' (in a checkout: pip install '.[node]') brings it\n"
+        " is not installed; pip install '.[node]' in a checkout (of a release: 'FILE.whl[node]') brings it\n"
     )
     assert errors.count("\n") == 1
 
@@ -106,5 +106,5 @@ def test_what_researchers_run_names_the_extra_that_brings_no_more_than_they_need
         "muster teams",
     )
     for command, (code, errors) in answers(["kubernetes"], *commands).items():
-        assert (code, "pip install 'gpu-burnin[launch]'" in errors) == (2, True), (command, errors)
-    assert "pip install 'gpu-burnin[controller]'" in answers(["kubernetes"], "muster status")["muster status"][1]
+        assert (code, "pip install '.[launch]'" in errors) == (2, True), (command, errors)
+    assert "pip install '.[controller]'" in answers(["kubernetes"], "muster status")["muster status"][1]

@@ -153,7 +153,7 @@ def test_without_paramiko_the_extra_is_named(call: Call, monkeypatch: pytest.Mon
     assert done.exit_code == 2
     assert done.stderr == (
         f"{'gpu-burnin' if command[0] == 'host' else 'muster'}: paramiko is not installed; "
-        "pip install 'gpu-burnin[controller]' (in a checkout: pip install '.[controller]') brings it\n"
+        "pip install '.[controller]' in a checkout (of a release: 'FILE.whl[controller]') brings it\n"
     )
 
 

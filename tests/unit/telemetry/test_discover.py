@@ -20,7 +20,7 @@ def test_the_extra_that_brings_cupy_and_cuda_is_that_of_the_driver(
     found = Found((Gpu(0, "GPU-0", "", "", "", "", 0, ""),), simulated=False, cuda=cuda)
     with pytest.raises(GpuBurninError) as caught:
         choose_backend("auto", found)
-    hint = f"pip install 'gpu-burnin[{extra}]' (in a checkout: pip install '.[{extra}]') brings it with CUDA"
+    hint = f"pip install '.[{extra}]' in a checkout (of a release: 'FILE.whl[{extra}]') brings it with CUDA"
     assert hint in str(caught.value)
     assert caught.value.exit_code == 2
 

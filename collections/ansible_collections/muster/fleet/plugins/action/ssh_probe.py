@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
         if MISSING is not None:
             raise AnsibleActionFail(
                 f"the Python of ansible-playbook has no package {(MISSING.name or str(MISSING)).partition('.')[0]}; "
-                "install it there: pip install 'gpu-burnin[controller]'"
+                "install it there: pip install '.[controller]' in a checkout (of a release: 'FILE.whl[controller]')"
             )
         undialled = beyond_limit((task_vars or {})["hostvars"]._inventory)
         dialled = sum(host["name"] not in undialled for host in arguments["hosts"])
