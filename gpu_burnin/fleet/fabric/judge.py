@@ -67,6 +67,18 @@ def slow_limit(rates: Sequence[float], settings: Settings) -> float | None:
     return spread.median - max(settings.slow_share * spread.median, _SIGMAS * spread.robust_sigma)
 
 
+def usual_limit(key: str, settings: Settings) -> float | None:
+    """The rate under which a test is slow by what an earlier run had; None where that is not known."""
+    usual = settings.usual.get(key)
+    return None if usual is None else usual * (1 - settings.slow_share)
+
+
+def key_of(level: str, scope: int, models: Iterable[str], *, across: bool) -> str:
+    """What rates are held against each other: a kind of test, in a leaf or across, all rails or one, same models."""
+    span, rails = "across leaves" if across else "in a leaf", "all rails" if scope == ALL else "one rail"
+    return ", ".join([level, span, rails, *models])
+
+
 def _judge(test: Test, result: Result | None) -> tuple[Judged, dict[int, float]]:
     views = {signed.view.member: signed.view for signed in result.views} if result else {}
     if why := _spoiled(test, result, views):
@@ -124,13 +136,11 @@ def _gravest(outcomes: Iterable[Outcome]) -> Found:
 
 
 def _alike(fabric: Fabric, test: Test, scope: int) -> str:
-    """What rates are held against each other: same kind of test, in a leaf or across, same models, all rails or one."""
     nodes = [fabric.by_name[name] for name in test.members]
-    span = "in a leaf" if len({node.leaf for node in nodes}) == 1 else "across leaves"
     level = _LEVELS.get(test.kind, "leaves")
     size = f" of {len(nodes)}" if level == "pair" else ""
-    rails = "all rails" if scope == ALL else "one rail"
-    return ", ".join([f"{level}{size}", span, rails, *sorted({node.model for node in nodes if node.model})])
+    models = sorted({node.model for node in nodes if node.model})
+    return key_of(level + size, scope, models, across=len({node.leaf for node in nodes}) > 1)
 
 
 def _with_slow(
@@ -148,7 +158,7 @@ def _with_slow(
         key = _alike(fabric, judged.test, scope)
         if key not in limits:
             limits[key] = slow_limit(references.get(key, ()), settings)
-        limit = limits[key]
+        limit = max((one for one in (limits[key], usual_limit(key, settings)) if one is not None), default=None)
         if limit is not None and rate < limit:
             slow[scope] = Found.SLOW
     if not slow:

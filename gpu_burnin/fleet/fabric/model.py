@@ -188,6 +188,7 @@ class Settings:
 
     A suspect is named after `enough` failures with proven partners, and cleared after as many passes. A rate is slow
     `slow_share` under its peers' median, or more where they spread wider; of fewer than `least_peers` nothing is said.
+    `usual` has rates of an earlier run by what is alike in them: where peers are few, or most of them slow.
     """
 
     through: Through = Through.SPINES
@@ -198,6 +199,7 @@ class Settings:
     slow_share: float = 0.10
     least_peers: int = 8
     controls: int = 8
+    usual: Mapping[str, float] = field(default_factory=dict)
     start_s: float = 20.0
     pair_s: float = 30.0
     group_s: float = 45.0

@@ -46,8 +46,9 @@ def next_round(state: State) -> Round | End:
 
 
 def sound(state: State, leaf: str) -> tuple[str, ...]:
-    """The nodes of a leaf that larger tests can be made of: those that are proven."""
-    return tuple(name for name in state.fabric.leaves[leaf] if _is_proven(state, name))
+    """The nodes of a leaf that larger tests can be made of: those that are proven, or one that is alone there."""
+    names = state.fabric.leaves[leaf]
+    return names if len(names) == 1 else tuple(name for name in names if _is_proven(state, name))
 
 
 def crossing(state: State) -> tuple[str, ...]:
@@ -99,16 +100,15 @@ def _pairs(state: State) -> list[Test]:
     turn = state.by_purpose.get(Purpose.PAIRS, 0)
     if turn >= _PAIRINGS:
         return []
-    leaves = [names for names in state.fabric.leaves.values() if len(names) > 1]
-    # Where every node is alone in its leaf, they are each other's partners.
-    together = leaves or [tuple(state.fabric.by_name)]
-    return [_test(Kind.PAIR, Purpose.PAIRS, pair) for names in together for pair in groups_of_two(names, turn)]
+    # One that is alone in its leaf has no partner there: it is tested with other leaves, as a leaf of its own.
+    leaves = state.fabric.leaves.values()
+    return [_test(Kind.PAIR, Purpose.PAIRS, pair) for names in leaves for pair in groups_of_two(names, turn)]
 
 
 def _suspects(state: State) -> list[Test]:
     """Suspects with proven partners, and beside them whoever has too few tests."""
     settings = state.settings
-    names = list(state.fabric.by_name)
+    names = [name for of in state.fabric.leaves.values() if len(of) > 1 for name in of]
     standings = [state.nodes.get(name, _NEW) for name in names]
     suspects = [name for name, one in zip(names, standings, strict=True) if suspect(one, settings)]
     waiting = [
@@ -290,7 +290,8 @@ def _leaf_suspects(state: State) -> list[Test]:
     suspects = [leaf for leaf in leaves if suspect(state.leaves.get(leaf, _NEW), settings)]
     if not suspects:
         return []
-    free = [leaf for leaf in leaves if proven(state.leaves.get(leaf, _NEW), settings)]
+    clean = [leaf for leaf in leaves if proven(state.leaves.get(leaf, _NEW), settings)]
+    free = list(clean)
     if not free:
         turn = state.by_purpose.get(Purpose.LEAF_AMONG, 0)
         among = _among(suspects, state.leaves, settings, turn)
@@ -298,12 +299,22 @@ def _leaf_suspects(state: State) -> list[Test]:
     tests = []
     for leaf in suspects:
         had = state.leaves[leaf].partners
-        usable = [other for other in free if spine_of[other] == spine_of[leaf]] or free
+        # What failed with it before is not tried again: the path between the two may be what is wrong. Where it failed
+        # with several, and passed with none, they are its partners after all.
+        ways = {other: _path(state, leaf, other) for other in clean}
+        if sum(one.failures > 0 for one in ways.values()) > 1 and all(one.failures for one in ways.values()):
+            ways = {}
+        other_ways = [other for other in free if not ways.get(other, _NEW).failures]
+        usable = [other for other in other_ways if spine_of[other] == spine_of[leaf]] or other_ways
         if usable:
             partner = min(usable, key=had.count)
             free.remove(partner)
             tests.append(_of_leaves(state, Kind.XOR, Purpose.LEAF_PROBE, (leaf, partner), leaf))
     return tests
+
+
+def _path(state: State, one: str, other: str) -> Standing:
+    return state.paths.get((min(one, other), max(one, other)), _NEW)
 
 
 def failing_paths(state: State) -> list[tuple[str, str]]:

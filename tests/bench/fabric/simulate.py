@@ -6,7 +6,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpu_burnin.fleet.fabric.claims import Cause, Claim, Part, claims, undecided_nodes, untested_nodes
+from gpu_burnin.fleet.fabric.claim import Cause, Claim, Part
+from gpu_burnin.fleet.fabric.claims import claims, undecided_nodes, untested_nodes
+from gpu_burnin.fleet.fabric.judge import key_of
 from gpu_burnin.fleet.fabric.model import (
     ALL,
     Fabric,
@@ -174,7 +176,7 @@ def compare(state: State, faults: Sequence[Fault]) -> Outcomes:
     made = claims(state)
     there = {fault.cause for fault in faults}
     named = {cause for claim in made if claim.sure for cause in claim.causes}
-    narrowed = {cause for claim in made for cause in claim.causes} - named
+    narrowed = _with_links({cause for claim in made for cause in claim.causes}, there) - named
     first = {claim.causes[0] for claim in made if claim.sure}
     return Outcomes(
         len(there),
@@ -182,12 +184,30 @@ def compare(state: State, faults: Sequence[Fault]) -> Outcomes:
         len(there & first),
         len(there & narrowed),
         len(there - named - narrowed),
-        tuple(claim for claim in made if not there & set(claim.causes)),
+        tuple(claim for claim in made if not there & _with_links(set(claim.causes), there)),
         len(undecided_nodes(state)) + len(untested_nodes(state)),
         state.rounds,
         state.tests,
         state.node_s / 60,
     )
+
+
+def usual_rates(rails: int, model: str = "H200") -> dict[str, float]:
+    """What an earlier run would have shown of this site."""
+    levels = ("pair of 2", "pair of 3", "group", "leaves")
+    of_scope = {ALL: RATE, 0: RATE / rails}
+    return {
+        key_of(level, scope, [model], across=across): rate
+        for level in levels
+        for scope, rate in of_scope.items()
+        for across in (False, True)
+    }
+
+
+def _with_links(causes: set[Cause], there: set[Cause]) -> set[Cause]:
+    """With the links of nodes that a claim leaves open: a node stands for them there."""
+    nodes = {cause.name for cause in causes if cause.part is Part.NODE and cause.rail is None}
+    return causes | {cause for cause in there if cause.part in (Part.NIC, Part.CABLE) and cause.name in nodes}
 
 
 def _reached(fabric: Fabric, cause: Cause) -> Sequence[str]:
