@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gpu_burnin.fleet.fabric.cost import seconds_of
 from gpu_burnin.fleet.fabric.judge import judge_round
-from gpu_burnin.fleet.fabric.model import Found, Judged, Purpose, Result, Round, Standing, State, Test
+from gpu_burnin.fleet.fabric.model import Fabric, Found, Judged, Purpose, Result, Round, Standing, State, Test
 
 _Key = TypeVar("_Key")
 
@@ -17,6 +17,7 @@ def advance(state: State, made: Round, results: Iterable[Result]) -> State:
     """The state after a round."""
     judged, references = judge_round(state.fabric, state.settings, made.tests, results, state.references)
     taken = _Taken(
+        state.fabric,
         dict(state.nodes),
         dict(state.groups),
         dict(state.leaves),
@@ -32,6 +33,7 @@ def advance(state: State, made: Round, results: Iterable[Result]) -> State:
         state,
         rounds=made.number,
         tests=state.tests + len(made.tests),
+        node_tests=state.node_tests + sum(len(test.members) for test in made.tests),
         node_s=state.node_s + sum(len(test.members) * seconds_of(test, state.settings) for test in made.tests),
         by_purpose=by_purpose,
         nodes=taken.nodes,
@@ -53,6 +55,7 @@ def path_of(test: Test) -> tuple[str, str]:
 class _Taken:
     """The parts of a state that are being changed."""
 
+    fabric: Fabric
     nodes: dict[str, Standing]
     groups: dict[str, Standing]
     leaves: dict[str, Standing]
@@ -103,6 +106,15 @@ def _probed(standing: Standing, one: Judged, partner: str, own: str = "") -> Sta
     )
 
 
+def _lent(standing: Standing, one: Judged) -> Standing:
+    """Of a proven partner in the same leaf: how often a suspect passed with it, and failed."""
+    passes, failures = standing.as_partner
+    if one.found is Found.SPOILED:
+        return standing
+    both = (passes + 1, failures) if one.found is Found.PASS else (passes, failures + 1)
+    return replace(standing, as_partner=both)
+
+
 def _first_failure(one: Judged) -> Found | None:
     return next((found for found in one.by_scope.values() if found not in (Found.PASS, Found.SPOILED)), None)
 
@@ -136,6 +148,9 @@ def _take_catch_up(taken: _Taken, one: Judged) -> None:
 def _take_probe(taken: _Taken, one: Judged) -> None:
     suspect, partner = one.test.suspect, _partner(one)
     _put(taken.nodes, suspect, lambda standing: _probed(standing, one, partner, suspect))
+    by_name = taken.fabric.by_name
+    if by_name[suspect].leaf == by_name[partner].leaf:
+        _put(taken.nodes, partner, lambda standing: _lent(standing, one))
 
 
 def _take_control(taken: _Taken, one: Judged) -> None:

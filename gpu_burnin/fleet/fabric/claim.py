@@ -9,8 +9,6 @@ from enum import StrEnum
 from gpu_burnin.fleet.fabric.model import ALL, Found, Standing
 from gpu_burnin.system.prose import listed
 
-# Of the members of a leaf, or of a spine, so many have to fail for that to be the cause, and not each of them.
-NEARLY_ALL = 0.9
 # What a firewall, a route or a setting of switches can do as well as a fault.
 OF_RULES = frozenset({Found.UNREACHABLE, Found.MTU})
 _GRAVITY = list(Found)

@@ -6,12 +6,12 @@ Nothing is named that failed only with partners who are not proven themselves.
 from __future__ import annotations
 
 from gpu_burnin.fleet.fabric.claim import Claim
-from gpu_burnin.fleet.fabric.claims_of_nodes import claims_of_nodes, hit_nodes, undecided_nodes
+from gpu_burnin.fleet.fabric.claims_of_nodes import claims_of_nodes, cleared_nodes, hit_nodes, undecided_nodes
 from gpu_burnin.fleet.fabric.claims_of_ways import claims_of_ways
 from gpu_burnin.fleet.fabric.model import Standing, State, Through
 from gpu_burnin.fleet.fabric.standing import untested
 
-__all__ = ("claims", "undecided_nodes", "untested_nodes")
+__all__ = ("claims", "cleared_nodes", "undecided_nodes", "untested_nodes")
 _NEW = Standing()
 
 

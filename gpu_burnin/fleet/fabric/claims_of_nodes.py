@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpu_burnin.fleet.fabric.claim import NEARLY_ALL, OF_RULES, Cause, Claim, Part, gravest, link, tests_of, texts
+from gpu_burnin.fleet.fabric.claim import OF_RULES, Cause, Claim, Part, gravest, link, tests_of, texts
 from gpu_burnin.fleet.fabric.model import ALL, Standing, State
-from gpu_burnin.fleet.fabric.standing import named, proven, suspect, untested, whole
+from gpu_burnin.fleet.fabric.standing import (
+    FEW,
+    NEARLY_ALL,
+    cleared,
+    named,
+    proven,
+    suspect,
+    untested,
+    whole,
+    whole_leaf,
+)
 from gpu_burnin.system.prose import listed
 from gpu_burnin.system.quantities import count
 
 _NEW = Standing()
-# Of so few, each may be faulty by itself as well.
-_FEW = 3
 
 
 def claims_of_nodes(state: State) -> Iterator[Claim]:
@@ -37,11 +45,16 @@ def undecided_nodes(state: State) -> tuple[str, ...]:
     return tuple(name for name, one in state.nodes.items() if suspect(one, state.settings))
 
 
+def cleared_nodes(state: State) -> tuple[str, ...]:
+    """Nodes that failed a test, and then passed with proven partners: chance, or a fault that comes and goes."""
+    return tuple(name for name, one in state.nodes.items() if one.failures and cleared(one, state.settings))
+
+
 def _leaf_claims(state: State, hit: dict[str, tuple[int, ...]]) -> Iterator[Claim]:
     for leaf, names in state.fabric.leaves.items():
         known = [name for name in names if not untested(state.nodes.get(name, _NEW), state.settings)]
         bad = [name for name in known if name in hit]
-        if not _is_the_leaf(state, known, bad):
+        if not whole_leaf(state, leaf):
             continue
         rails = _common([hit[name] for name in bad], _rails_of(state, bad))
         if rails is None:
@@ -50,7 +63,7 @@ def _leaf_claims(state: State, hit: dict[str, tuple[int, ...]]) -> Iterator[Clai
         found = gravest(standings, (ALL, *rails))
         causes = [Cause(Part.LEAF, leaf, rails[0] if len(rails) == 1 else None)]
         causes += [Cause(Part.RULE, leaf)] if found in OF_RULES else []
-        causes += [Cause(Part.NODE, name) for name in bad] if len(bad) <= _FEW else []
+        causes += [Cause(Part.NODE, name) for name in bad] if len(bad) <= FEW else []
         evidence = [
             f"{len(bad)} of its {count(len(known), 'node')} failed with proven partners"
             + (f", on rail {listed([str(one) for one in rails])} alone" if rails else ""),
@@ -58,17 +71,6 @@ def _leaf_claims(state: State, hit: dict[str, tuple[int, ...]]) -> Iterator[Clai
             _of_one_place(state, bad),
         ]
         yield Claim(found, tuple(causes), texts(evidence), tuple(bad), tests=tests_of(standings))
-
-
-def _is_the_leaf(state: State, known: Sequence[str], bad: Sequence[str]) -> bool:
-    """Whether so many of a leaf's nodes failed that the leaf is the cause.
-
-    One may be left that passed with two of them by chance; not one that passed with proven partners.
-    """
-    if len(bad) > _FEW and len(bad) == len(known) - 1:
-        (other,) = set(known) - set(bad)
-        return not state.nodes[other].probes
-    return len(bad) > 1 and len(bad) >= NEARLY_ALL * len(known)
 
 
 def _common(scopes: Sequence[tuple[int, ...]], rails: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -142,7 +144,7 @@ def _unproven(state: State) -> Iterator[Claim]:
     standings = [state.nodes[name] for name in left]
     nodes = tuple(Cause(Part.NODE, name) for name in left)
     switches = tuple(Cause(Part.LEAF, leaf) for leaf in leaves)
-    few = len(left) <= _FEW
+    few = len(left) <= FEW
     yield Claim(
         gravest(standings, (ALL,)),
         (*nodes, *switches) if few else (*switches, *nodes),

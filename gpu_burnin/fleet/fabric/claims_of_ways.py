@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpu_burnin.fleet.fabric.claim import (
-    NEARLY_ALL,
     OF_RULES,
     Cause,
     Claim,
@@ -18,7 +17,7 @@ from gpu_burnin.fleet.fabric.claim import (
 )
 from gpu_burnin.fleet.fabric.model import ALL, Found, Standing, State
 from gpu_burnin.fleet.fabric.planner import crossing, failing_paths
-from gpu_burnin.fleet.fabric.standing import named, proven
+from gpu_burnin.fleet.fabric.standing import NEARLY_ALL, named, proven
 from gpu_burnin.system.prose import listed
 from gpu_burnin.system.quantities import count
 

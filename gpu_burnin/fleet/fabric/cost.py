@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gpu_burnin.fleet.fabric.model import Fabric, Kind, Round, Settings, Test, Through
 from gpu_burnin.fleet.fabric.pairing import xor_keys
+from gpu_burnin.fleet.fabric.standing import PROVEN_PASSES
 
-_PAIRS_OF_ROUNDS = 2
 # A leaf of fewer is a pair, which was tested.
 LEAST_GROUP = 3
 
@@ -60,26 +60,22 @@ def seconds_of_round(made: Round, settings: Settings) -> float:
 
 def forecast(fabric: Fabric, settings: Settings) -> Cost:
     """The cost before it begins."""
-    nodes, leaves = len(fabric.nodes), fabric.leaves
+    leaves = fabric.leaves
     rails = _single_rails(fabric)
     pair_s = settings.start_s + settings.pair_s
     group_s = settings.start_s + settings.group_s + settings.rail_s * rails
-    stages = [_stage("pairs in each leaf", _PAIRS_OF_ROUNDS if nodes > 1 else 0, pair_s, nodes)]
-    alone = sum(1 for names in leaves.values() if len(names) == 1)
-    if alone and alone < len(leaves):
-        stages[0] = _stage("pairs in each leaf", _PAIRS_OF_ROUNDS, pair_s, nodes - alone)
-        rounds = -(-alone // max(1, nodes - alone)) * _PAIRS_OF_ROUNDS
-        stages.append(Stage("nodes alone in their leaf", rounds, rounds * pair_s, 4 * alone * pair_s))
+    paired = sum(len(names) for names in leaves.values() if len(names) > 1)
+    stages = [_stage("pairs in each leaf", settings.pairings if paired else 0, pair_s, paired)]
     if settings.through is not Through.NODES:
         large = [len(names) for names in leaves.values() if len(names) >= LEAST_GROUP]
         stages.append(_stage("whole leaves, by rail", 1 if large else 0, group_s, sum(large)))
     if settings.through is Through.SPINES:
-        keys = xor_keys(len(leaves), _PAIRS_OF_ROUNDS, every_pair=settings.every_pair_of_leaves)
+        keys = xor_keys(len(leaves), PROVEN_PASSES, every_pair=settings.every_pair_of_leaves)
         met = sum(_meeting(tuple(map(len, leaves.values())), key) for key in keys)
         stages.append(Stage("pairs of leaves", len(keys), len(keys) * group_s, met * group_s))
     probe_s = settings.start_s + settings.pair_s + settings.rail_s * rails
-    # It, and the partner of each of its two pairs: each is tested again with as many proven partners.
-    suspects = 1 + _PAIRS_OF_ROUNDS
+    # It, and the partner of each of its pairs: each is tested again with as many proven partners.
+    suspects = 1 + settings.pairings
     return Cost(tuple(stages), settings.enough, suspects * settings.enough * 2 * probe_s)
 
 

@@ -186,6 +186,8 @@ class Through(StrEnum):
 class Settings:
     """How a plan is made and judged. The times are assumptions, by which the cost is computed.
 
+    `pairings`: so often each node is tested with another one of its leaf.
+
     A suspect is named after `enough` failures with proven partners, and cleared after as many passes. A rate is slow
     `slow_share` under its peers' median, or more where they spread wider; of fewer than `least_peers` nothing is said.
     `usual` has rates of an earlier run by what is alike in them: where peers are few, or most of them slow.
@@ -193,6 +195,7 @@ class Settings:
 
     through: Through = Through.SPINES
     every_pair_of_leaves: bool = False
+    pairings: int = 2
     enough: int = 3
     most_retries: int = 3
     most_rounds: int = 400
@@ -245,8 +248,8 @@ class Standing:
     """What is known of a node, a leaf, a leaf under load, or a path between two leaves.
 
     `passes`, `failures` and `spoiled` are of tests with partners who were not proven; `probes` has passes and failures
-    by scope with proven ones, and `partners` who they were; `among` those with each other suspect. `causes` counts
-    what failures were, by scope; `tests` has their ids.
+    by scope with proven ones, and `partners` who they were; `among` those with each other suspect; `as_partner` those
+    in which it was the proven one, in its leaf. `causes` counts what failures were, by scope; `tests` has their ids.
     """
 
     passes: int = 0
@@ -254,6 +257,7 @@ class Standing:
     spoiled: int = 0
     probes: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     among: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    as_partner: tuple[int, int] = (0, 0)
     partners: tuple[str, ...] = ()
     causes: Mapping[tuple[int, Found], int] = field(default_factory=dict)
     tests: tuple[int, ...] = ()
@@ -269,6 +273,7 @@ class State:
     settings: Settings = field(default_factory=Settings)
     rounds: int = 0
     tests: int = 0
+    node_tests: int = 0
     node_s: float = 0.0
     by_purpose: Mapping[Purpose, int] = field(default_factory=dict)
     nodes: Mapping[str, Standing] = field(default_factory=dict)

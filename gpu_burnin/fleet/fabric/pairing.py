@@ -42,14 +42,15 @@ def everyone_with_everyone(members: Sequence[_T], turn: int) -> Iterator[tuple[_
 def xor_keys(count: int, least: int, *, every_pair: bool = False) -> list[int]:
     """Keys of exclusive-or rounds: in round k, i meets i ^ k. Powers of two reach each dimension once.
 
-    More follow until each of the `count` has `least` meetings; where there are too few to meet, keys come again.
+    More follow until each of the `count` has `least` meetings; where there are too few to meet, keys come
+    again. `every_pair`: all keys, as often.
     """
     if count < 2:
         return []
     bits = (count - 1).bit_length()
     most = 1 << bits
     if every_pair:
-        return list(range(1, most)) * (least if count == 2 else 1)
+        return list(range(1, most)) * least
     keys = [1 << bit for bit in range(bits)]
     met = Counter(index for key in keys for index in range(count) if index ^ key < count)
     for key in [*(key for key in range(1, most) if key not in keys), *range(1, most)]:

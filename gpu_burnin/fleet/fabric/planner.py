@@ -15,18 +15,20 @@ from gpu_burnin.fleet.fabric.model import End, Kind, Purpose, Round, Settings, S
 from gpu_burnin.fleet.fabric.pairing import everyone_with_everyone, groups_of_two, xor_keys, xor_pairs
 from gpu_burnin.fleet.fabric.standing import (
     PROVEN_PASSES,
+    cleared,
     decided,
     has_probe_failure,
     named,
     proven,
     suspect,
     untested,
+    whole_leaf,
 )
 
-_PAIRINGS = 2
 _LEAST_HALVES = 4
-# Rounds among suspects of which none is proven; what has two sound members finds them sooner.
-_MOST_AMONG = 12
+# Tests among suspects of which none is proven, and in a leaf where others could be their partners. Two that are sound
+# find each other sooner.
+_MOST_AMONG, _FEW_AMONG = 12, 4
 # Halves of one leaf by halves of the other.
 _QUARTERS = 4
 _NEW = Standing()
@@ -53,7 +55,7 @@ def sound(state: State, leaf: str) -> tuple[str, ...]:
 
 def crossing(state: State) -> tuple[str, ...]:
     """The leaves that are tested with each other: those with sound nodes that carry their own load."""
-    leaves = (leaf for leaf in state.fabric.leaves if sound(state, leaf))
+    leaves = (leaf for leaf in state.fabric.leaves if sound(state, leaf) and not whole_leaf(state, leaf))
     return tuple(leaf for leaf in leaves if not named(state.groups.get(leaf, _NEW), state.settings))
 
 
@@ -98,7 +100,7 @@ def _is_proven(state: State, name: str) -> bool:
 
 def _pairs(state: State) -> list[Test]:
     turn = state.by_purpose.get(Purpose.PAIRS, 0)
-    if turn >= _PAIRINGS:
+    if turn >= state.settings.pairings:
         return []
     # One that is alone in its leaf has no partner there: it is tested with other leaves, as a leaf of its own.
     leaves = state.fabric.leaves.values()
@@ -121,24 +123,40 @@ def _suspects(state: State) -> list[Test]:
         return []
     known = [name for name, one in zip(names, standings, strict=True) if proven(one, settings)]
     partners = _Partners(state, known)
-    tests: list[Test] = []
+    among = list(_among_in_leaves(state, suspects, known))
+    tests = [_test(Kind.PAIR, Purpose.AMONG, pair) for pair in among]
+    meeting = {name for pair in among for name in pair}
+    probes = []
     for name in suspects:
-        if partner := partners.take(name):
+        if name not in meeting and (partner := partners.take(name)):
             both = (name, partner)
-            tests.append(_test(Kind.RAIL, Purpose.PROBE, both, suspect=name, rails=_rails(state, both)))
-    controls = _controls(state, partners, tests)
+            probes.append(_test(Kind.RAIL, Purpose.PROBE, both, suspect=name, rails=_rails(state, both)))
+    tests += [*probes, *_controls(state, partners, probes)]
     for name in waiting:
         if partner := partners.take(name):
             tests.append(_test(Kind.PAIR, Purpose.CATCH_UP, (name, partner), suspect=name))
     if tests:
-        return tests + controls
+        return tests
     if waiting:
         # Nobody is proven: those that wait meet each other, all of them equally new.
         turn = state.by_purpose.get(Purpose.CATCH_UP, 0)
         if pairs := [_test(Kind.PAIR, Purpose.CATCH_UP, pair) for pair in groups_of_two(waiting, turn)]:
             return pairs
-    pairs_of = _among(suspects, state.nodes, settings, state.by_purpose.get(Purpose.AMONG, 0))
-    return [_test(Kind.PAIR, Purpose.AMONG, pair) for pair in pairs_of]
+    if known:
+        return []
+    return [_test(Kind.PAIR, Purpose.AMONG, pair) for pair in _among(suspects, state.nodes, settings, _MOST_AMONG)]
+
+
+def _among_in_leaves(state: State, suspects: Sequence[str], known: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Suspects of leaves that have no proven node: with each other, before partners outside it are taken for them."""
+    by_name = state.fabric.by_name
+    proven_leaves = {by_name[name].leaf for name in known}
+    leaves: dict[str, list[str]] = {}
+    for name in suspects:
+        if by_name[name].leaf not in proven_leaves and not state.nodes[name].probes:
+            leaves.setdefault(by_name[name].leaf, []).append(name)
+    for names in leaves.values():
+        yield from _among(names, state.nodes, state.settings, _FEW_AMONG if known else _MOST_AMONG)
 
 
 def _controls(state: State, partners: _Partners, probes: Sequence[Test]) -> list[Test]:
@@ -209,10 +227,14 @@ class _Partners:
 
 
 def _among(
-    suspects: Sequence[str], standings: Mapping[str, Standing], settings: Settings, turn: int
+    suspects: Sequence[str], standings: Mapping[str, Standing], settings: Settings, most: int
 ) -> list[tuple[str, str]]:
-    """Suspects with each other: a pair that passed is tested again, and the others meet whom they have not met."""
-    if len(suspects) < 2 or turn >= min(_MOST_AMONG, 2 * len(suspects) + 1):
+    """Suspects with each other: a pair that passed is tested again, and the others meet whom they have not met.
+
+    None where each failed with each, or one had `most` such tests.
+    """
+    turn = max((sum(map(sum, standings[name].among.values())) for name in suspects), default=0)
+    if len(suspects) < 2 or turn >= min(most, 2 * len(suspects) + 1):
         return []
     if all(_failed_with_all(standings[name], suspects, name, settings) for name in suspects):
         return []
@@ -293,18 +315,18 @@ def _leaf_suspects(state: State) -> list[Test]:
     clean = [leaf for leaf in leaves if proven(state.leaves.get(leaf, _NEW), settings)]
     free = list(clean)
     if not free:
-        turn = state.by_purpose.get(Purpose.LEAF_AMONG, 0)
-        among = _among(suspects, state.leaves, settings, turn)
+        among = _among(suspects, state.leaves, settings, _MOST_AMONG)
         return [_of_leaves(state, Kind.XOR, Purpose.LEAF_AMONG, pair) for pair in among]
     tests = []
     for leaf in suspects:
         had = state.leaves[leaf].partners
-        # What failed with it before is not tried again: the path between the two may be what is wrong. Where it failed
-        # with several, and passed with none, they are its partners after all.
+        # What failed with it before is not tried again: the path between the two may be what is wrong. Where it was
+        # named with several, and cleared with none, they are its partners after all.
         ways = {other: _path(state, leaf, other) for other in clean}
-        if sum(one.failures > 0 for one in ways.values()) > 1 and all(one.failures for one in ways.values()):
-            ways = {}
-        other_ways = [other for other in free if not ways.get(other, _NEW).failures]
+        failed = {other for other, way in ways.items() if way.failures and not cleared(way, settings)}
+        if len(failed) == len(ways) > 1 and all(named(way, settings) for way in ways.values()):
+            failed = set()
+        other_ways = [other for other in free if other not in failed]
         usable = [other for other in other_ways if spine_of[other] == spine_of[leaf]] or other_ways
         if usable:
             partner = min(usable, key=had.count)

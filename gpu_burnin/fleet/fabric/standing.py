@@ -6,10 +6,14 @@ count against the suspect alone: a proven partner is never blamed.
 
 from __future__ import annotations
 
-from gpu_burnin.fleet.fabric.model import ALL, Settings, Standing
+from gpu_burnin.fleet.fabric.model import ALL, Settings, Standing, State
 
 # So many passes, and no failure, prove a node that is no suspect.
 PROVEN_PASSES = 2
+# Of the members of a leaf, or of a spine, so many have to fail for that to be the cause, and not each of them.
+NEARLY_ALL = 0.9
+# Of so few, each may be faulty by itself as well.
+FEW = 3
 
 
 def named(standing: Standing, settings: Settings) -> tuple[int, ...]:
@@ -31,12 +35,13 @@ def proven(standing: Standing, settings: Settings) -> bool:
     """Whether it may be the partner of a suspect."""
     if standing.failures or standing.probes:
         return cleared(standing, settings) or (not standing.probes and _passed_among(standing))
-    return standing.passes >= PROVEN_PASSES
+    return standing.passes >= PROVEN_PASSES and not _withdrawn(standing, settings)
 
 
 def suspect(standing: Standing, settings: Settings) -> bool:
     """Whether a test has failed that nothing explains yet."""
-    return standing.failures > 0 and not decided(standing, settings) and not proven(standing, settings)
+    failed = standing.failures > 0 or _withdrawn(standing, settings)
+    return failed and not decided(standing, settings) and not proven(standing, settings)
 
 
 def untested(standing: Standing, settings: Settings) -> bool:
@@ -53,6 +58,26 @@ def whole(scopes: tuple[int, ...], rails: tuple[int, ...]) -> bool:
     """Whether named scopes are the whole of it, and not some of its rails."""
     hit = [scope for scope in scopes if scope != ALL]
     return bool(scopes) and (not hit or set(hit) >= set(rails))
+
+
+def whole_leaf(state: State, leaf: str) -> bool:
+    """Whether so many of a leaf's nodes failed with proven partners that the leaf is the cause.
+
+    One may be left that passed with two of them by chance; not one that passed with proven partners.
+    """
+    standings = [state.nodes.get(name, Standing()) for name in state.fabric.leaves[leaf]]
+    known = [one for one in standings if not untested(one, state.settings)]
+    others = [one for one in known if not named(one, state.settings)]
+    bad = len(known) - len(others)
+    if bad > FEW and len(others) == 1:
+        return not others[0].probes
+    return bad > 1 and bad >= NEARLY_ALL * len(known)
+
+
+def _withdrawn(standing: Standing, settings: Settings) -> bool:
+    """Whether its proof is in doubt: all suspects of its leaf failed with it. It is no worse than they are."""
+    passes, failures = standing.as_partner
+    return not passes and failures >= settings.enough
 
 
 def _passed_among(standing: Standing) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpu_burnin.fleet.fabric.claim import Cause, Claim, Part
-from gpu_burnin.fleet.fabric.claims import claims, undecided_nodes, untested_nodes
+from gpu_burnin.fleet.fabric.claims import claims, cleared_nodes, undecided_nodes, untested_nodes
 from gpu_burnin.fleet.fabric.judge import key_of
 from gpu_burnin.fleet.fabric.model import (
     ALL,
@@ -124,7 +124,7 @@ class Simulation:
 class Outcomes:
     """What a run has made of the faults that are there: named, narrowed to some causes, or missed; and false names.
 
-    `first` are those whose cause stands first in its claim.
+    `first` are those whose cause stands first in its claim; `doubtful` are nodes of faults that failed, and were cleared.
     """
 
     faults: int
@@ -135,8 +135,9 @@ class Outcomes:
     false: tuple[Claim, ...]
     left: int
     rounds: int
-    tests: int
+    node_tests: int
     node_minutes: float
+    doubtful: int
 
 
 def site(nodes: int, *, leaf: int = 32, rails: int = 8, leaves_of_spine: int = 8, odd: bool = False) -> Fabric:
@@ -187,8 +188,9 @@ def compare(state: State, faults: Sequence[Fault]) -> Outcomes:
         tuple(claim for claim in made if not there & _with_links(set(claim.causes), there)),
         len(undecided_nodes(state)) + len(untested_nodes(state)),
         state.rounds,
-        state.tests,
+        state.node_tests,
         state.node_s / 60,
+        len({cause.name for cause in there - named} & set(cleared_nodes(state))),
     )
 
 
