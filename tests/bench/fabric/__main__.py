@@ -108,9 +108,7 @@ def clean(runs: float, seed: int) -> None:
 
 def flaky(runs: float, seed: int) -> None:
     """Faults that come and go, against how many pairings there are."""
-    print(
-        "| shows in | pairings | planted | named | failed once, then cleared | missed | node tests each | node-min each |"
-    )
+    print("| shows in | pairings | planted | named | then cleared | missed | node tests each | node-min each |")
     print("|---|---|---|---|---|---|---|---|")
     fabric = site(512, rails=8)
     for share in (1.0, 0.7, 0.5, 0.3, 0.1):

@@ -124,7 +124,7 @@ class Simulation:
 class Outcomes:
     """What a run has made of the faults that are there: named, narrowed to some causes, or missed; and false names.
 
-    `first` are those whose cause stands first in its claim; `doubtful` are nodes of faults that failed, and were cleared.
+    `first` are those whose cause stands first in its claim; `doubtful` those of nodes that were cleared.
     """
 
     faults: int
