@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.fabric import places
 from gpu_burnin.fleet.fabric.cost import Cost, forecast, seconds_of_round
 from gpu_burnin.fleet.fabric.model import Fabric, Round, Settings, State
@@ -51,8 +51,11 @@ class Plan:
 
 def read(inventory: Sequence[str]) -> Fabric:
     """The GPU nodes of an inventory. Raises GpuBurninError."""
-    refused = f"{', '.join(inventory)} cannot be planned from"
-    return Fabric(ask(places.Given, "fabric_given", [str(Path(one)) for one in inventory], {}, refused).nodes)
+    named = ", ".join(inventory)
+    given = ask(places.Given, "fabric_given", inventory, {}, f"{named} cannot be planned from")
+    if not given.nodes:
+        raise GpuBurninError(f"{named} has no host in gpu_nodes; add the GPU nodes to that group")
+    return Fabric(given.nodes)
 
 
 def make(fabric: Fabric, settings: Settings) -> Plan:

@@ -28,7 +28,7 @@ from gpu_burnin.fleet.fabric.standing import (
 _LEAST_HALVES = 4
 # Tests among suspects of which none is proven, and in a leaf where others could be their partners. Two that are sound
 # find each other sooner.
-_MOST_AMONG, _FEW_AMONG = 12, 4
+_MOST_AMONG, _FEW_AMONG = 12, 6
 # Halves of one leaf by halves of the other.
 _QUARTERS = 4
 _NEW = Standing()

@@ -93,6 +93,8 @@ def state_of(made: Run) -> State:
 
 def _disagreement(made: Run) -> str:
     """What a file that was changed by hand may have wrong; "" where nothing is."""
+    if not made.nodes:
+        return "it has no nodes"
     names = {node.name for node in made.nodes}
     if len(names) < len(made.nodes):
         return "a node stands twice in nodes"

@@ -34,7 +34,7 @@ def cleared(standing: Standing, settings: Settings) -> bool:
 def proven(standing: Standing, settings: Settings) -> bool:
     """Whether it may be the partner of a suspect."""
     if standing.failures or standing.probes:
-        return cleared(standing, settings) or (not standing.probes and _passed_among(standing))
+        return cleared(standing, settings) or (not standing.probes and _passed_among(standing, settings))
     return standing.passes >= PROVEN_PASSES and not _withdrawn(standing, settings)
 
 
@@ -80,5 +80,5 @@ def _withdrawn(standing: Standing, settings: Settings) -> bool:
     return not passes and failures >= settings.enough
 
 
-def _passed_among(standing: Standing) -> bool:
-    return any(passes >= PROVEN_PASSES and not failures for passes, failures in standing.among.values())
+def _passed_among(standing: Standing, settings: Settings) -> bool:
+    return any(passes >= settings.enough and not failures for passes, failures in standing.among.values())
