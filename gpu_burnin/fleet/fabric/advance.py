@@ -182,7 +182,9 @@ def _take_halves(taken: _Taken, one: Judged) -> None:
     if one.found not in (Found.PASS, Found.SPOILED):
         # They were proven: what made them so has missed something in one of them.
         for member in one.test.members:
-            taken.nodes[member] = _screened(_EMPTY, one)
+            before = taken.nodes.get(member, _EMPTY)
+            earlier = before.earlier + before.failures + sum(both[1] for both in before.probes.values())
+            taken.nodes[member] = replace(_screened(_EMPTY, one), earlier=earlier)
 
 
 def _take_xor(taken: _Taken, one: Judged) -> None:

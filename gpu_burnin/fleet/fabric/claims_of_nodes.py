@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpu_burnin.fleet.fabric.claim import OF_RULES, Cause, Claim, Part, gravest, link, tests_of, texts
 from gpu_burnin.fleet.fabric.model import ALL, Standing, State
@@ -10,6 +10,7 @@ from gpu_burnin.fleet.fabric.standing import (
     FEW,
     NEARLY_ALL,
     cleared,
+    has_probe_failure,
     named,
     proven,
     suspect,
@@ -21,6 +22,7 @@ from gpu_burnin.system.prose import listed
 from gpu_burnin.system.quantities import count
 
 _NEW = Standing()
+_MANY_OF_A_LEAF = 0.5
 
 
 def claims_of_nodes(state: State) -> Iterator[Claim]:
@@ -31,7 +33,7 @@ def claims_of_nodes(state: State) -> Iterator[Claim]:
     explained = {name for claim in of_leaves for name in claim.nodes}
     for name, scopes in hit.items():
         if name not in explained:
-            yield from _node_claims(state, name, scopes)
+            yield _node_claim(state, name, scopes)
     yield from _unproven(state)
 
 
@@ -50,27 +52,40 @@ def cleared_nodes(state: State) -> tuple[str, ...]:
     return tuple(name for name, one in state.nodes.items() if one.failures and cleared(one, state.settings))
 
 
+def doubtful_nodes(state: State, leaves: Iterable[str]) -> tuple[str, ...]:
+    """Cleared nodes that failed more often than chance does: a fault that comes and goes may be one of them."""
+    known = ((name, state.nodes.get(name, _NEW)) for leaf in leaves for name in state.fabric.leaves[leaf])
+    return tuple(
+        name
+        for name, one in known
+        if cleared(one, state.settings) and (one.failures + one.earlier > 1 or has_probe_failure(one))
+    )
+
+
 def _leaf_claims(state: State, hit: dict[str, tuple[int, ...]]) -> Iterator[Claim]:
     for leaf, names in state.fabric.leaves.items():
         known = [name for name in names if not untested(state.nodes.get(name, _NEW), state.settings)]
         bad = [name for name in known if name in hit]
-        if not whole_leaf(state, leaf):
+        if len(bad) < 2:
             continue
-        rails = _common([hit[name] for name in bad], _rails_of(state, bad))
-        if rails is None:
+        rails = _common([hit[name] for name in bad], _rails_of(state, bad)) if whole_leaf(state, leaf) else None
+        # So many of one leaf, and not all: hardly each by itself. What they share comes and goes, or is not all of it.
+        some = len(bad) > FEW and len(bad) >= _MANY_OF_A_LEAF * len(known)
+        if rails is None and not some:
             continue
         standings = [state.nodes[name] for name in bad]
-        found = gravest(standings, (ALL, *rails))
-        causes = [Cause(Part.LEAF, leaf, rails[0] if len(rails) == 1 else None)]
+        found = gravest(standings, (ALL, *(rails or ())))
+        causes = [Cause(Part.LEAF, leaf, rails[0] if rails and len(rails) == 1 else None)]
         causes += [Cause(Part.RULE, leaf)] if found in OF_RULES else []
-        causes += [Cause(Part.NODE, name) for name in bad] if len(bad) <= FEW else []
+        causes += [Cause(Part.NODE, name) for name in bad] if len(bad) <= FEW or rails is None else []
         evidence = [
             f"{len(bad)} of its {count(len(known), 'node')} failed with proven partners"
             + (f", on rail {listed([str(one) for one in rails])} alone" if rails else ""),
             "" if any(one.passes for one in standings) else "no two of its nodes passed with each other",
             _of_one_place(state, bad),
         ]
-        yield Claim(found, tuple(causes), texts(evidence), tuple(bad), tests=tests_of(standings))
+        tests = tests_of(standings)
+        yield Claim(found, tuple(causes), texts(evidence), tuple(bad), sure=rails is not None, tests=tests)
 
 
 def _common(scopes: Sequence[tuple[int, ...]], rails: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -81,26 +96,30 @@ def _common(scopes: Sequence[tuple[int, ...]], rails: tuple[int, ...]) -> tuple[
     return tuple(shared) or None
 
 
-def _node_claims(state: State, name: str, scopes: tuple[int, ...]) -> Iterator[Claim]:
+def _node_claim(state: State, name: str, scopes: tuple[int, ...]) -> Claim:
     standing, leaf = state.nodes[name], state.fabric.by_name[name].leaf
     rails = _rails_of(state, [name])
-    if not whole(scopes, rails):
-        for rail in (scope for scope in scopes if scope != ALL):
-            others = listed([str(other) for other in rails if other not in scopes], 8)
-            evidence = (*_probe_words(state, standing, rail), f"its rails {others} passed with them")
-            causes = link(name, rail, standing.loopback.get(rail))
-            yield Claim(gravest([standing], (rail,)), causes, evidence, (name,), tests=standing.tests)
-        return
-    found = gravest([standing], scopes)
-    causes = (Cause(Part.NODE, name),)
+    hit = [rail for rail in rails if rail in scopes]
+    doubtful = [rail for rail in rails if standing.probes.get(rail, (0, 0))[1] > 1]
+    links = tuple(cause for rail in doubtful or hit for cause in link(name, rail, standing.loopback.get(rail)))
+    if len(rails) > 1 and hit == doubtful and len(hit) == 1:
+        others = listed([str(other) for other in rails if other not in hit], 8)
+        evidence = (*_probe_words(state, standing, hit[0]), f"its rails {others} passed with them")
+        # What comes and goes may have shown on this rail alone by chance.
+        links += (Cause(Part.NODE, name),) if standing.probes[hit[0]][0] else ()
+        return Claim(gravest([standing], hit), links, evidence, (name,), tests=standing.tests)
+    causes: tuple[Cause, ...] = (Cause(Part.NODE, name),)
     if len(rails) == 1:
         # One rail is the whole of it: the link is not told from the node.
         causes += link(name, rails[0], standing.loopback.get(rails[0]))
+    elif len(hit) < len(rails):
+        causes += links
     if not _proven_in(state, leaf):
         causes += (Cause(Part.LEAF, leaf),)
-    together = len(rails) > 1 and not set(scopes) & set(rails)
-    evidence = texts([*_probe_words(state, standing, ALL), "seen only with all rails together" if together else ""])
-    yield Claim(found, causes, evidence, (name,), tests=standing.tests)
+    which = f"on rail {listed([str(rail) for rail in hit], 8)}, and not on all" if hit and len(hit) < len(rails) else ""
+    together = "seen only with all rails together" if len(rails) > 1 and not hit else ""
+    evidence = texts([*_probe_words(state, standing, ALL), which, together])
+    return Claim(gravest([standing], scopes), causes, evidence, (name,), tests=standing.tests)
 
 
 def _probe_words(state: State, standing: Standing, scope: int) -> Iterator[str]:

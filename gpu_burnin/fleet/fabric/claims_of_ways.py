@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from gpu_burnin.fleet.fabric.claim import (
     OF_RULES,
@@ -15,6 +16,7 @@ from gpu_burnin.fleet.fabric.claim import (
     tests_of,
     texts,
 )
+from gpu_burnin.fleet.fabric.claims_of_nodes import doubtful_nodes
 from gpu_burnin.fleet.fabric.model import ALL, Found, Standing, State
 from gpu_burnin.fleet.fabric.planner import crossing, failing_paths
 from gpu_burnin.fleet.fabric.standing import NEARLY_ALL, named, proven
@@ -42,9 +44,33 @@ def _load_claims(state: State, hit: set[str]) -> Iterator[Claim]:
         if parts:
             halves = "both halves of it passed: it carries a part of the load, and not all"
             evidence.append(halves if _all_passed(parts) else f"by halves: {_parts_words(parts)}")
+        failed = [members for members, found in parts if found is not Found.PASS]
         members = tuple(name for part, _ in parts for name in part) or state.fabric.leaves[leaf]
-        causes = (Cause(Part.LEAF, leaf, one_rail(scopes)),)
-        yield Claim(gravest([standing], scopes), causes, tuple(evidence), members, tests=standing.tests)
+        causes: tuple[Cause, ...] = (Cause(Part.LEAF, leaf, one_rail(scopes)),)
+        found = gravest([standing], scopes)
+        if len(failed) == 1:
+            # It may be one of that half, which passed when it was tested alone.
+            causes += tuple(Cause(Part.NODE, name) for name in failed[0])
+            yield Claim(found, causes, tuple(evidence), members, sure=False, tests=standing.tests)
+            continue
+        yield _or_nodes(state, (leaf,), standing, Claim(found, causes, tuple(evidence), members, tests=standing.tests))
+
+
+def _or_nodes(state: State, leaves: Sequence[str], standing: Standing, claim: Claim) -> Claim:
+    """The claim, with nodes that may be the cause as well, where it failed and passed too."""
+    passes = max(
+        (passes for passes, failures in standing.probes.values() if failures >= state.settings.enough), default=0
+    )
+    nodes = doubtful_nodes(state, leaves)
+    words = f"it passed as well, and {listed(nodes)} failed before and passed then"
+    if not nodes and passes > 1:
+        nodes = _nodes_of(state, leaves)
+        words = "it passed nearly as often as it failed: what comes and goes may be in any of its nodes"
+    if not nodes or not passes:
+        return claim
+    causes = (*claim.causes, *(Cause(Part.NODE, name) for name in nodes))
+    evidence = (*claim.evidence, words)
+    return replace(claim, causes=causes, evidence=evidence, sure=False)
 
 
 def _crossing_claims(state: State) -> Iterator[Claim]:
@@ -83,7 +109,8 @@ def _leaf_end_claim(state: State, leaf: str, scopes: Sequence[int], *, alone: bo
         f"it failed {failures} of {passes + failures} tests with proven leaves: {listed(partners, 5)}",
         f"{names[0]} is its only node" if len(names) == 1 else "it passed by itself",
     ]
-    return Claim(found, tuple(causes), texts([*evidence, standing.why]), names, tests=standing.tests)
+    made = Claim(found, tuple(causes), texts([*evidence, standing.why]), names, tests=standing.tests)
+    return _or_nodes(state, (leaf,), standing, made)
 
 
 def _ends(state: State, leaf: str, rail: int | None) -> Iterator[Cause]:
@@ -115,7 +142,8 @@ def _path_claims(state: State) -> Iterator[Claim]:
         if parts:
             halves = "their halves passed with each other: the path carries a part of the load, and not all"
             evidence.append(halves if _all_passed(parts) else f"by halves: {_parts_words(parts)}")
-        yield Claim(found, tuple(causes), tuple(evidence), _nodes_of(state, pair), tests=standing.tests)
+        made = Claim(found, tuple(causes), tuple(evidence), _nodes_of(state, pair), tests=standing.tests)
+        yield _or_nodes(state, pair, standing, made)
 
 
 def _everything_between(state: State, bad: Sequence[tuple[str, str]]) -> Claim:

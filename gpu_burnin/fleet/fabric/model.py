@@ -247,7 +247,8 @@ class Judged:
 class Standing:
     """What is known of a node, a leaf, a leaf under load, or a path between two leaves.
 
-    `passes`, `failures` and `spoiled` are of tests with partners who were not proven; `probes` has passes and failures
+    `passes`, `failures` and `spoiled` are of tests with partners who were not proven, and `earlier` counts failures
+    before it was cleared and failed anew; `probes` has passes and failures
     by scope with proven ones, and `partners` who they were; `among` those with each other suspect; `as_partner` those
     in which it was the proven one, in its leaf. `causes` counts what failures were, by scope; `tests` has their ids.
     """
@@ -255,6 +256,7 @@ class Standing:
     passes: int = 0
     failures: int = 0
     spoiled: int = 0
+    earlier: int = 0
     probes: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     among: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     as_partner: tuple[int, int] = (0, 0)

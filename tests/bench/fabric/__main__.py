@@ -6,7 +6,7 @@
 - flaky: faults that show in a share of their tests, with more pairings.
 
 Every test has noise: of sound ones 0.2 % fail, and of those through a fault 2 % pass; rates differ by 2 %. Node-minutes
-are by the times that the settings assume. `--runs` scales all but the plan; at 1 it takes some minutes.
+are by the times that the settings assume. Of flaky faults, tests and node-minutes are those of each node. `--runs` scales all but the plan; at 1 it takes some minutes.
 """
 
 from __future__ import annotations
@@ -108,24 +108,29 @@ def clean(runs: float, seed: int) -> None:
 
 def flaky(runs: float, seed: int) -> None:
     """Faults that come and go, against how many pairings there are."""
-    print("| shows in | pairings | planted | named | then cleared | missed | node tests each | node-min each |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| shows in | pairings | through | planted | named | narrowed | cleared | missed | false | tests | node-min |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     fabric = site(512, rails=8)
     for share in (1.0, 0.7, 0.5, 0.3, 0.1):
-        for pairings in (2, 4, 8, 16):
-            settings = Settings(through=Through.NODES, pairings=pairings)
+        for pairings, through in (*((count, Through.NODES) for count in (2, 4, 8, 16)), (2, Through.SPINES)):
+            settings = Settings(through=through, pairings=pairings)
             made = []
-            for number in range(max(1, int(20 * runs))):
+            for number in range(max(1, int(10 * runs))):
                 rng = random.Random(f"{seed} flaky {share} {pairings} {number}")
                 planted = list(many(rng, fabric, OF_A_NODE, 5, share))
                 made.append(simulate(fabric, planted, rng.getrandbits(32), settings))
-            total, named = sum(one.faults for one in made), sum(one.named for one in made)
-            doubtful = sum(one.doubtful for one in made)
+            total = sum(one.faults for one in made)
+            named, narrowed, doubtful = (
+                sum(getattr(one, name) for one in made) / total for name in ("named", "narrowed", "doubtful")
+            )
             tests = _mean(one.node_tests for one in made) / len(fabric.nodes)
             minutes = _mean(one.node_minutes for one in made) / len(fabric.nodes)
             print(
-                f"| {share:.0%} | {pairings} | {total} | {named / total:.1%} | {doubtful / total:.1%} | "
-                f"{(total - named - doubtful) / total:.1%} | {tests:.1f} | {minutes:.1f} |",
+                f"| {share:.0%} | {pairings} | {through} | {total} | {named:.0%} | {narrowed:.0%} | {doubtful:.0%} | "
+                f"{1 - named - narrowed - doubtful:.0%} | {sum(len(one.false) for one in made)} | {tests:.1f} | "
+                f"{minutes:.1f} |",
                 flush=True,
             )
 

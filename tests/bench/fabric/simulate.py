@@ -190,7 +190,7 @@ def compare(state: State, faults: Sequence[Fault]) -> Outcomes:
         state.rounds,
         state.node_tests,
         state.node_s / 60,
-        len({cause.name for cause in there - named} & set(cleared_nodes(state))),
+        len({cause.name for cause in there - named - narrowed} & set(cleared_nodes(state))),
     )
 
 
