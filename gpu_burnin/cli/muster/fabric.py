@@ -30,7 +30,7 @@ def fabric() -> None:
     "inventories",
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path, exists=True),
+    type=click.Path(path_type=Path),
     metavar="INVENTORY",
     help="The inventory, as for ansible-playbook; may be repeated.",
 )
@@ -137,3 +137,12 @@ def report(run: Path, as_json: bool) -> None:
         else:
             terminal.show(reports.render(made, terminal.width()))
     sys.exit(made.exit_code)
+
+
+@fabric.command()
+def schema() -> None:
+    """Print the JSON Schema of the RESULTS that `next` takes."""
+    from gpu_burnin.fleet.fabric.results import results_schema
+
+    with readers_may_leave("the schema", "muster"):
+        click.echo(results_schema(), nl=False)

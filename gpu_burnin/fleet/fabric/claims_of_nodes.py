@@ -10,7 +10,6 @@ from gpu_burnin.fleet.fabric.standing import (
     FEW,
     NEARLY_ALL,
     cleared,
-    has_probe_failure,
     named,
     proven,
     suspect,
@@ -58,7 +57,7 @@ def doubtful_nodes(state: State, leaves: Iterable[str]) -> tuple[str, ...]:
     return tuple(
         name
         for name, one in known
-        if cleared(one, state.settings) and (one.failures + one.earlier > 1 or has_probe_failure(one))
+        if cleared(one, state.settings) and one.failures + one.earlier + one.probes[ALL][1] > 1
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.fabric import places
@@ -51,6 +52,9 @@ class Plan:
 
 def read(inventory: Sequence[str]) -> Fabric:
     """The GPU nodes of an inventory. Raises GpuBurninError."""
+    for source in inventory:
+        if not Path(source).exists():
+            raise GpuBurninError(f"{source} does not exist; give the inventory as -i FOLDER")
     named = ", ".join(inventory)
     given = ask(places.Given, "fabric_given", inventory, {}, f"{named} cannot be planned from")
     if not given.nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -66,6 +67,11 @@ def read_results(path: Path) -> tuple[Result, ...]:
         return from_json(tuple[Result, ...], json.loads(read_bytes(path, MOST_BYTES)))
     except (OSError, Misfit, ValueError) as error:
         raise GpuBurninError(f"{path} is no list of results: {error}") from error
+
+
+def results_schema() -> str:
+    """The JSON Schema of what read_results reads, as text."""
+    return (importlib.resources.files("gpu_burnin.fleet.fabric") / "schema" / "results-v1.json").read_text()
 
 
 def with_round(made: Run, done: Round, results: Sequence[Result]) -> Run:

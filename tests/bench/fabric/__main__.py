@@ -6,7 +6,8 @@
 - flaky: faults that show in a share of their tests, with more pairings.
 
 Every test has noise: of sound ones 0.2 % fail, and of those through a fault 2 % pass; rates differ by 2 %. Node-minutes
-are by the times that the settings assume. Of flaky faults, tests and node-minutes are those of each node. `--runs` scales all but the plan; at 1 it takes some minutes.
+are by the times that the settings assume; of flaky faults, they and the tests are those of each node. `--runs` scales
+all but the plan; at 1 it takes some minutes.
 """
 
 from __future__ import annotations
@@ -108,9 +109,7 @@ def clean(runs: float, seed: int) -> None:
 
 def flaky(runs: float, seed: int) -> None:
     """Faults that come and go, against how many pairings there are."""
-    print(
-        "| shows in | pairings | through | planted | named | narrowed | cleared | missed | false | tests | node-min |"
-    )
+    print("| shows | pairings | through | planted | named | narrowed | cleared | missed | false | tests | node-min |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     fabric = site(512, rails=8)
     for share in (1.0, 0.7, 0.5, 0.3, 0.1):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from gpu_burnin.cli.muster.main import cli
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.fabric import plan, results
 from gpu_burnin.fleet.fabric.claim import Cause, Part
-from gpu_burnin.fleet.fabric.model import Fabric, Round, Settings
+from gpu_burnin.fleet.fabric.model import Fabric, Outcome, RailView, Result, Round, Settings, SignedView, State, View
+from gpu_burnin.fleet.fabric.planner import next_round
 from gpu_burnin.system.codec import from_json, to_json
 from tests.bench.fabric.simulate import Fault, Simulation, site
 from tests.support.command_line import called
@@ -85,6 +87,22 @@ def test_a_sound_run_is_exit_code_0_and_lends_its_rates(inventory: Path) -> None
     assert done.returncode == 0 and done.stdout.endswith("nothing is named\n")
     called(cli, "fabric", "plan", "-i", inventory, "--output", later, "--rates", file)
     assert results.read(later).settings.usual["pair of 2, in a leaf, all rails, H200"] == pytest.approx(4e11, rel=0.02)
+
+
+def test_the_schema_is_that_of_the_results_which_are_read() -> None:
+    schema = json.loads(called(cli, "fabric", "schema").stdout)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    made = next_round(State(FABRIC))
+    assert isinstance(made, Round)
+    answers = to_json(list(Simulation(FABRIC, (), random.Random(1))(made)))
+    assert list(validator.iter_errors(answers)) == []
+    # The names of the dataclasses and of the schema are the same.
+    for kind, definition in ((Result, "result"), (SignedView, "signed_view"), (View, "view"), (RailView, "rail")):
+        assert {one.name for one in fields(kind)} == set(schema["$defs"][definition]["properties"])
+    assert schema["$defs"]["outcome"]["enum"] == [one.value for one in Outcome]
+    answers[0]["views"][0]["view"]["outcome"] = "slow"
+    assert [error.validator for error in validator.iter_errors(answers)] == ["enum"]
 
 
 def file_of(tmp_path: Path, **changes: Any) -> Path:
