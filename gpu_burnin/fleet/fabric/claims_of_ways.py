@@ -58,9 +58,9 @@ def _load_claims(state: State, hit: set[str]) -> Iterator[Claim]:
 
 def _or_nodes(state: State, leaves: Sequence[str], standing: Standing, claim: Claim) -> Claim:
     """The claim, with nodes that may be the cause as well, where it failed and passed too."""
-    passes = max(
-        (passes for passes, failures in standing.probes.values() if failures >= state.settings.enough), default=0
-    )
+    # Of all rails together, where that is what failed: of many rails, one passes by chance soon enough.
+    hit = {scope: standing.probes[scope][0] for scope in named(standing, state.settings)}
+    passes = hit.get(ALL, min(hit.values()))
     nodes = doubtful_nodes(state, leaves)
     words = f"it passed as well, and {listed(nodes)} failed before and passed then"
     if not nodes and passes > 1:
