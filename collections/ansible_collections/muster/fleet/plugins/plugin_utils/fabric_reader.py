@@ -3,49 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host.places import LEAF_ALIAS, metric_labels_of
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader
-from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver, Variables
+from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Variables
 
 NICS = "fleet_fabric_nics"
 GROUP = "gpu_nodes"
 
 
-@dataclass(frozen=True)
-class FabricReader:
-    """Reads one inventory."""
+def nodes_of(reader: InventoryReader) -> list[dict[str, Any]]:
+    """Each GPU node, as gpu_burnin.fleet.fabric.model.Node has it. Raises FleetError for a value of another form.
 
-    reader: InventoryReader
-    resolver: Resolver
-
-    def nodes(self) -> list[dict[str, Any]]:
-        """Each GPU node, as gpu_burnin.fleet.fabric.model.Node has it. Raises FleetError for a value of another form.
-
-        A node without fleet_fabric_nics has one NIC, with the address by which other hosts reach it.
-        """
-        read = self.reader.read({})
-        found, inventory = [], read.inventory
-        for host in inventory.groups.get(GROUP, ()):
-            place = metric_labels_of(host, inventory.places.get(host))
-            expect = inventory.expects.get(host)
-            try:
-                nics = Variables(read.homes[host].of(host), self.resolver).value(NICS)
-            except KeyError:
-                nics = []
-            found.append(
-                {
-                    "name": host,
-                    "leaf": place.get(LEAF_ALIAS, ""),
-                    **{level: place.get(level, "") for level in ("rack", "spine", "feed")},
-                    "model": str(expect.get("model") or "") if isinstance(expect, Mapping) else "",
-                    "nics": nics_of(host, nics, str(inventory.addresses.get(host) or "")),
-                }
-            )
-        return found
+    A node without fleet_fabric_nics has one NIC, with the address by which other hosts reach it.
+    """
+    read = reader.read({})
+    found, inventory = [], read.inventory
+    for host in inventory.groups.get(GROUP, ()):
+        place = metric_labels_of(host, inventory.places.get(host))
+        expect = inventory.expects.get(host)
+        try:
+            nics = Variables(read.homes[host].of(host), reader.resolver).value(NICS)
+        except KeyError:
+            nics = []
+        found.append(
+            {
+                "name": host,
+                "leaf": place.get(LEAF_ALIAS, ""),
+                **{level: place.get(level, "") for level in ("rack", "spine", "feed")},
+                "model": str(expect.get("model") or "") if isinstance(expect, Mapping) else "",
+                "nics": nics_of(host, nics, str(inventory.addresses.get(host) or "")),
+            }
+        )
+    return found
 
 
 def nics_of(host: str, given: object, address: str) -> list[dict[str, Any]]:
