@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.fabric.advance import advance
-from gpu_burnin.fleet.fabric.model import Fabric, Node, Result, Round, Settings, State
+from gpu_burnin.fleet.fabric.model import Fabric, Node, Result, Round, Settings, State, View
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json, read_bytes, write_atomic
 
@@ -86,7 +87,15 @@ def with_round(made: Run, done: Round, results: Sequence[Result]) -> Run:
                     f"{signed.view.member}: its view of test {signed.view.test} stands under test {result.test}, "
                     "in which it is no member; give each view under its own test"
                 )
+            if any(rate is not None and not 0 < rate < math.inf for rate in _rates(signed.view)):
+                raise GpuBurninError(
+                    f"{signed.view.member}: a bytes_per_s of test {result.test} is no rate; give a number above 0, or null"
+                )
     return replace(made, rounds=(*made.rounds, Done(done, tuple(results))))
+
+
+def _rates(view: View) -> list[float | None]:
+    return [view.bytes_per_s, *(rail.bytes_per_s for rail in view.rails)]
 
 
 def state_of(made: Run) -> State:

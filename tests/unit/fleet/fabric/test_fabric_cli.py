@@ -137,6 +137,11 @@ def test_results_of_another_round_or_member_are_refused(inventory: Path) -> None
     for made, why in (
         ([{"test": 99, "views": []}], "test 99 is none of round 1"),
         ([{"test": 1, "views": [{"view": view}]}], "gpu-0009: its view of test 1 stands under test 1, in which"),
+        (
+            [{"test": 1, "views": [{"view": {**view, "member": "gpu-0001", "bytes_per_s": 0}}]}],
+            "gpu-0001: a bytes_per_s",
+        ),
+        ([{"test": 1, "views": [{"view": {**view, "member": "gpu-0001", "bytes_per_s": "nan"}}]}], "is no rate; give"),
     ):
         answers.write_text(json.dumps(made))
         done = called(cli, "fabric", "next", file, answers)
