@@ -89,7 +89,7 @@ def with_round(made: Run, done: Round, results: Sequence[Result]) -> Run:
                 )
             if any(rate is not None and not 0 < rate < math.inf for rate in _rates(signed.view)):
                 raise GpuBurninError(
-                    f"{signed.view.member}: a bytes_per_s of test {result.test} is no rate; give a number above 0, or null"
+                    f"{signed.view.member}: a bytes_per_s of test {result.test} is no rate; give one above 0, or null"
                 )
     return replace(made, rounds=(*made.rounds, Done(done, tuple(results))))
 

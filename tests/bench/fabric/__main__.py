@@ -1,7 +1,8 @@
 """What the tests between nodes find, against faults that are known: `python -m tests.bench.fabric`.
 
 - plan: how long the forecast and the first round of 7,500 nodes take.
-- constant: faults that always show, one at a time in fleets of 2 to 511 nodes, and 1 % of 7,500 nodes at once.
+- constant: faults that always show, one at a time in fleets of 2 to 511 nodes.
+- large: 1 % of 7,500 nodes at once, and faults of switches.
 - clean: 1,000 fleets without a fault; whatever is named there is a false name.
 - flaky: faults that show in a share of their tests, with more pairings.
 
@@ -28,6 +29,8 @@ LARGE = 7500
 # Nodes, nodes of a leaf, rails, leaves of a spine.
 SMALL = ((2, 32, 2, 8), (3, 32, 2, 8), (5, 4, 2, 8), (17, 8, 1, 2), (41, 1, 1, 8), (127, 16, 8, 4), (511, 32, 8, 4))
 _RUNS_OF_ONE = 60
+_HEAD = """| nodes | fault | planted | named | first cause | narrowed | missed | false | rounds | node tests | node-min |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 # How often each size is run clean.
 CLEAN = {2: 150, 3: 150, 5: 150, 17: 150, 41: 150, 127: 150, 511: 80, LARGE: 20}
 
@@ -35,13 +38,14 @@ CLEAN = {2: 150, 3: 150, 5: 150, 17: 150, 41: 150, 127: 150, 511: 80, LARGE: 20}
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phases", nargs="*", default=["plan", "constant", "clean", "flaky"])
+    parser.add_argument("phases", nargs="*", default=["plan", "constant", "large", "clean", "flaky"])
     parser.add_argument("--runs", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     phases: dict[str, Callable[[float, int], None]] = {
         "plan": plan,
         "constant": constant,
+        "large": large,
         "clean": clean,
         "flaky": flaky,
     }
@@ -66,8 +70,7 @@ def plan(_: float, __: int) -> None:
 
 def constant(runs: float, seed: int) -> None:
     """Faults that always show."""
-    print("| nodes | fault | planted | named | its cause first | narrowed | missed | false names | node-min |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(_HEAD)
     for size, leaf, rails, of_spine in SMALL:
         fabric = site(size, leaf=leaf, rails=rails, leaves_of_spine=of_spine, odd=size % 2 == 1)
         for part in (*OF_A_NODE, *OF_A_LEAF):
@@ -76,12 +79,18 @@ def constant(runs: float, seed: int) -> None:
             settings = Settings(usual=usual_rates(rails), every_pair_of_leaves=part is Part.RULE)
             made = [_one(fabric, part, settings, f"{seed} {size} {part} {n}") for n in range(int(_RUNS_OF_ONE * runs))]
             print(_row(f"{size:,}", part, made), flush=True)
+
+
+def large(runs: float, seed: int) -> None:
+    """Faults that always show, many at once."""
+    print(_HEAD)
     fabric = site(LARGE)
-    settings = Settings(usual=usual_rates(8))
-    for what, parts, count in (
-        ("node, NIC or cable", OF_A_NODE, LARGE // 100),
-        ("leaf, uplinks or spine", OF_A_LEAF[:3], 3),
+    for what, parts, count, through in (
+        ("node, NIC or cable, --through nodes", OF_A_NODE, LARGE // 100, Through.NODES),
+        ("node, NIC or cable", OF_A_NODE, LARGE // 100, Through.SPINES),
+        ("leaf, uplinks or spine", OF_A_LEAF[:3], 3, Through.SPINES),
     ):
+        settings = Settings(usual=usual_rates(8), through=through)
         made = []
         for number in range(max(1, int(20 * runs))):
             rng = random.Random(f"{seed} {what} {number}")
@@ -143,8 +152,9 @@ def _row(nodes: str, what: str, made: Sequence[Outcomes]) -> str:
     total = sum(one.faults for one in made)
     cells = [sum(getattr(one, name) for one in made) for name in ("named", "first", "narrowed", "missed")]
     false = sum(len(one.false) for one in made)
-    minutes = _mean(one.node_minutes for one in made)
-    return f"| {nodes} | {what} | {total:,} | {' | '.join(f'{cell:,}' for cell in cells)} | {false} | {minutes:,.0f} |"
+    costs = [_mean(getattr(one, name) for one in made) for name in ("rounds", "node_tests", "node_minutes")]
+    words = [f"{cell:,}" for cell in (total, *cells, false)] + [f"{cost:,.0f}" for cost in costs]
+    return f"| {nodes} | {what} | {' | '.join(words)} |"
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -139,7 +139,7 @@ def test_results_of_another_round_or_member_are_refused(inventory: Path) -> None
         ([{"test": 1, "views": [{"view": view}]}], "gpu-0009: its view of test 1 stands under test 1, in which"),
         (
             [{"test": 1, "views": [{"view": {**view, "member": "gpu-0001", "bytes_per_s": 0}}]}],
-            "gpu-0001: a bytes_per_s",
+            "gpu-0001: a bytes",
         ),
         ([{"test": 1, "views": [{"view": {**view, "member": "gpu-0001", "bytes_per_s": "nan"}}]}], "is no rate; give"),
     ):
