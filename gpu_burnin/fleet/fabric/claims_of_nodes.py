@@ -65,7 +65,7 @@ def _leaf_claims(state: State, hit: dict[str, tuple[int, ...]]) -> Iterator[Clai
     for leaf, names in state.fabric.leaves.items():
         known = [name for name in names if not untested(state.nodes.get(name, _NEW), state.settings)]
         bad = [name for name in known if name in hit]
-        if len(bad) < 2:
+        if not leaf or len(bad) < 2:
             continue
         rails = _common([hit[name] for name in bad], _rails_of(state, bad)) if whole_leaf(state, leaf) else None
         # So many of one leaf, and not all: hardly each by itself. What they share comes and goes, or is not all of it.
@@ -113,7 +113,7 @@ def _node_claim(state: State, name: str, scopes: tuple[int, ...]) -> Claim:
         causes += link(name, rails[0], standing.loopback.get(rails[0]))
     elif len(hit) < len(rails):
         causes += links
-    if not _proven_in(state, leaf):
+    if leaf and not _proven_in(state, leaf):
         causes += (Cause(Part.LEAF, leaf),)
     which = f"on rail {listed([str(rail) for rail in hit], 8)}, and not on all" if hit and len(hit) < len(rails) else ""
     together = "seen only with all rails together" if len(rails) > 1 and not hit else ""
@@ -161,7 +161,7 @@ def _unproven(state: State) -> Iterator[Claim]:
     leaves = tuple(dict.fromkeys(state.fabric.by_name[name].leaf for name in left))
     standings = [state.nodes[name] for name in left]
     nodes = tuple(Cause(Part.NODE, name) for name in left)
-    switches = tuple(Cause(Part.LEAF, leaf) for leaf in leaves)
+    switches = tuple(Cause(Part.LEAF, leaf) for leaf in leaves if leaf)
     few = len(left) <= FEW
     yield Claim(
         gravest(standings, (ALL,)),
@@ -172,6 +172,6 @@ def _unproven(state: State) -> Iterator[Claim]:
         ),
         left,
         # That so many are bad at once, and none is sound, is less likely than their switch.
-        sure=not few and len(leaves) == 1,
+        sure=not few and len(leaves) == len(switches) == 1,
         tests=tests_of(standings),
     )

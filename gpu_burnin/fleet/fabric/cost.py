@@ -60,11 +60,11 @@ def seconds_of_round(made: Round, settings: Settings) -> float:
 
 def forecast(fabric: Fabric, settings: Settings) -> Cost:
     """The cost before it begins."""
-    leaves = fabric.leaves
+    leaves = {leaf: names for leaf, names in fabric.leaves.items() if leaf}
     rails = _single_rails(fabric)
     pair_s = settings.start_s + settings.pair_s
     group_s = settings.start_s + settings.group_s + settings.rail_s * rails
-    paired = sum(len(names) for names in leaves.values() if len(names) > 1)
+    paired = sum(len(names) for names in fabric.leaves.values() if len(names) > 1)
     stages = [_stage("pairs in each leaf", settings.pairings if paired else 0, pair_s, paired)]
     if settings.through is not Through.NODES:
         large = [len(names) for names in leaves.values() if len(names) >= LEAST_GROUP]

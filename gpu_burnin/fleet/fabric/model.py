@@ -50,7 +50,7 @@ class Fabric:
 
     @cached_property
     def leaves(self) -> Mapping[str, tuple[str, ...]]:
-        """The nodes of each leaf, in the order in which they were given."""
+        """The nodes of each leaf, in the order in which they were given; under "" those without one."""
         found: dict[str, list[str]] = {}
         for node in self.nodes:
             found.setdefault(node.leaf, []).append(node.name)

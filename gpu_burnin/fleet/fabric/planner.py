@@ -55,7 +55,7 @@ def sound(state: State, leaf: str) -> tuple[str, ...]:
 
 def crossing(state: State) -> tuple[str, ...]:
     """The leaves that are tested with each other: those with sound nodes that carry their own load."""
-    leaves = (leaf for leaf in state.fabric.leaves if sound(state, leaf) and not whole_leaf(state, leaf))
+    leaves = (leaf for leaf in filter(None, state.fabric.leaves) if sound(state, leaf) and not whole_leaf(state, leaf))
     return tuple(leaf for leaf in leaves if not named(state.groups.get(leaf, _NEW), state.settings))
 
 
@@ -261,7 +261,7 @@ def _failed_with_all(standing: Standing, suspects: Sequence[str], name: str, set
 def _leaves(state: State) -> list[Test]:
     """All sound nodes of each leaf at once; what fails comes again until that is named or cleared."""
     tests = []
-    for leaf in state.fabric.leaves:
+    for leaf in filter(None, state.fabric.leaves):
         standing = state.groups.get(leaf, _NEW)
         if standing.probes and (not has_probe_failure(standing) or decided(standing, state.settings)):
             continue

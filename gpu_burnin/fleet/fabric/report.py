@@ -58,7 +58,7 @@ class Report:
 def report(state: State) -> Report:
     """What a run has shown so far."""
     following = next_round(state)
-    leaves = len(state.fabric.leaves)
+    leaves = len([leaf for leaf in state.fabric.leaves if leaf])
     return Report(
         len(state.fabric.nodes),
         state.rounds,

@@ -29,7 +29,7 @@ LARGE = 7500
 # Nodes, nodes of a leaf, rails, leaves of a spine.
 SMALL = ((2, 32, 2, 8), (3, 32, 2, 8), (5, 4, 2, 8), (17, 8, 1, 2), (41, 1, 1, 8), (127, 16, 8, 4), (511, 32, 8, 4))
 _RUNS_OF_ONE = 60
-_HEAD = """| nodes | fault | planted | named | first cause | narrowed | missed | false | rounds | node tests | node-min |
+_HEAD = """| nodes | fault | planted | named | first | narrowed | missed | false | rounds | node tests | node-min |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 # How often each size is run clean.
 CLEAN = {2: 150, 3: 150, 5: 150, 17: 150, 41: 150, 127: 150, 511: 80, LARGE: 20}

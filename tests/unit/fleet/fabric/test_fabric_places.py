@@ -72,8 +72,8 @@ def test_no_leaf_at_all_is_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("nodes", "note"),
     [
-        (9, "gpu-0009: alone at their fleet_place.leaf"),
-        (9, "gpu-0009: alone in their fleet_place.rack"),
+        (9, "gpu-0009: no other node has the same fleet_place.leaf"),
+        (9, "gpu-0009: no other node has the same fleet_place.rack"),
         (7, "leaf-2: fleet_place.leaf of an odd number of nodes"),
         (6, "leaf-2: fleet_place.leaf of two nodes"),
         (4, "leaf-1: is the only fleet_place.leaf"),

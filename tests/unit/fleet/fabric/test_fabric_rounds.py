@@ -6,13 +6,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from gpu_burnin.fleet.fabric.claim import Cause, Part
 from gpu_burnin.fleet.fabric.claims import claims, cleared_nodes, undecided_nodes, untested_nodes
 from gpu_burnin.fleet.fabric.cost import forecast
-from gpu_burnin.fleet.fabric.model import Fabric, Outcome, Purpose, Round, Settings, State, Test, Through
+from gpu_burnin.fleet.fabric.model import Fabric, Kind, Outcome, Purpose, Round, Settings, State, Test, Through
 from gpu_burnin.fleet.fabric.planner import next_round
 from gpu_burnin.fleet.fabric.run import run
 from tests.bench.fabric.draw import OF_A_NODE, many
@@ -117,6 +118,17 @@ def test_a_node_alone_in_its_leaf_is_tested_with_other_leaves() -> None:
     assert claim.causes[0] == Cause(Part.NODE, "gpu-0033") and Cause(Part.LEAF, "leaf-3") in claim.causes
     fewer, _ = rounds_of(fabric, quiet(fabric), Settings(through=Through.NODES))
     assert untested_nodes(fewer) == {"gpu-0033": "it is alone in its leaf, and is tested with other leaves"}
+
+
+def test_nodes_without_a_leaf_are_tested_in_pairs_and_no_switch_is_named() -> None:
+    fabric = Fabric(tuple(replace(node, leaf="") for node in site(12, rails=2).nodes))
+    state, rounds = rounds_of(fabric, quiet(fabric, Fault(Cause(Part.NODE, "gpu-0004"))))
+    assert {test.kind for made in rounds for test in made.tests} == {Kind.PAIR, Kind.RAIL}
+    assert [claim.causes for claim in claims(state)] == [(Cause(Part.NODE, "gpu-0004"),)]
+    assert forecast(fabric, Settings()).rounds == 2
+    every, _ = rounds_of(fabric, quiet(fabric, *(Fault(Cause(Part.NODE, node.name)) for node in fabric.nodes)))
+    [claim] = claims(every)
+    assert not claim.sure and {cause.part for cause in claim.causes} == {Part.NODE}
 
 
 def test_a_reboot_in_mid_test_is_no_failure_and_the_test_comes_again() -> None:
