@@ -159,6 +159,8 @@ def _take_control(taken: _Taken, one: Judged) -> None:
 
 def _among(where: dict[str, Standing], one: Judged) -> None:
     if one.found is Found.SPOILED:
+        for unit in one.test.units:
+            _put(where, unit, lambda standing: replace(standing, spoiled=standing.spoiled + 1, why=one.why))
         return
     passed = _first_failure(one) is None
     for unit in one.test.units:

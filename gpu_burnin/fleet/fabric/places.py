@@ -35,8 +35,8 @@ def notes(fabric: Fabric) -> tuple[str, ...]:
     alone = [names[0] for names in leaves.values() if len(names) == 1]
     if alone and len(fabric.nodes) > 1:
         found.append(
-            f"{listed(alone)}: no other node has the same {_PLACE}.leaf; such a node is tested with other leaves, and not "
-            "told from its leaf switch"
+            f"{listed(alone)}: no other node has the same {_PLACE}.leaf; such a node is tested with other leaves, and "
+            "not told from its leaf switch"
         )
     odd = [leaf for leaf, names in leaves.items() if len(names) > 1 and len(names) % 2]
     if odd:
@@ -47,9 +47,7 @@ def notes(fabric: Fabric) -> tuple[str, ...]:
     racks = Counter(node.rack for node in fabric.nodes if node.rack)
     single = [node.name for node in fabric.nodes if racks.get(node.rack) == 1]
     if single and len(racks) > 1:
-        found.append(
-            f"{listed(single)}: no other node has the same {_PLACE}.rack; a claim of it may be one of its rack"
-        )
+        found.append(f"{listed(single)}: no other node has the same {_PLACE}.rack; a claim may be one of the rack")
     if len(leaves) == 1 and len(fabric.nodes) > 1:
         found.append(f"{next(iter(leaves))}: is the only {_PLACE}.leaf; there is nothing between leaves to test")
     return tuple(found)

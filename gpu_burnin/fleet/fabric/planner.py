@@ -17,6 +17,7 @@ from gpu_burnin.fleet.fabric.standing import (
     PROVEN_PASSES,
     cleared,
     decided,
+    given_up,
     has_probe_failure,
     named,
     proven,
@@ -118,7 +119,7 @@ def _suspects(state: State) -> list[Test]:
         for name, one in zip(names, standings, strict=True)
         if untested(one, settings) and one.passes + one.spoiled < PROVEN_PASSES + settings.most_retries
     ]
-    suspects = [name for name in suspects if state.nodes[name].spoiled <= 2 * settings.enough + settings.most_retries]
+    suspects = [name for name in suspects if not given_up(state.nodes[name], settings)]
     if not suspects and not waiting:
         return []
     known = [name for name, one in zip(names, standings, strict=True) if proven(one, settings)]
@@ -265,7 +266,7 @@ def _leaves(state: State) -> list[Test]:
         standing = state.groups.get(leaf, _NEW)
         if standing.probes and (not has_probe_failure(standing) or decided(standing, state.settings)):
             continue
-        if not standing.probes and standing.spoiled > state.settings.most_retries:
+        if standing.spoiled > state.settings.most_retries:
             continue
         members = sound(state, leaf)
         if len(members) >= LEAST_GROUP:
@@ -309,10 +310,11 @@ def _of_leaves(state: State, kind: Kind, purpose: Purpose, pair: Sequence[str], 
 def _leaf_suspects(state: State) -> list[Test]:
     settings, spine_of = state.settings, state.fabric.spine_of
     leaves = crossing(state)
-    suspects = [leaf for leaf in leaves if suspect(state.leaves.get(leaf, _NEW), settings)]
+    known = {leaf: state.leaves.get(leaf, _NEW) for leaf in leaves}
+    suspects = [leaf for leaf, one in known.items() if suspect(one, settings) and not given_up(one, settings)]
     if not suspects:
         return []
-    clean = [leaf for leaf in leaves if proven(state.leaves.get(leaf, _NEW), settings)]
+    clean = [leaf for leaf, one in known.items() if proven(one, settings)]
     free = list(clean)
     if not free:
         among = _among(suspects, state.leaves, settings, _MOST_AMONG)
@@ -354,8 +356,7 @@ def _paths(state: State) -> list[Test]:
     tests = []
     for pair in failing_paths(state):
         standing = state.paths[pair]
-        most = 2 * state.settings.enough + state.settings.most_retries
-        if decided(standing, state.settings) or used & set(pair) or standing.spoiled > most:
+        if decided(standing, state.settings) or used & set(pair) or given_up(standing, state.settings):
             continue
         used |= set(pair)
         tests.append(_of_leaves(state, Kind.XOR, Purpose.PATH, pair))

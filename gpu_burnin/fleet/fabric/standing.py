@@ -54,6 +54,11 @@ def has_probe_failure(standing: Standing) -> bool:
     return any(failures for _, failures in standing.probes.values())
 
 
+def given_up(standing: Standing, settings: Settings) -> bool:
+    """Whether so many of its tests came to nothing that it is left undecided."""
+    return standing.spoiled > 2 * settings.enough + settings.most_retries
+
+
 def whole(scopes: tuple[int, ...], rails: tuple[int, ...]) -> bool:
     """Whether named scopes are the whole of it, and not some of its rails."""
     hit = [scope for scope in scopes if scope != ALL]

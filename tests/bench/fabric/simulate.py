@@ -219,4 +219,4 @@ def _reached(fabric: Fabric, cause: Cause) -> Sequence[str]:
     if cause.part is Part.SPINE:
         return [node.name for node in fabric.nodes if node.spine == cause.name]
     leaves = cause.name.removeprefix("between ").split(" and ")
-    return [name for leaf in leaves for name in fabric.leaves[leaf]]
+    return [name for leaf in leaves for name in fabric.leaves.get(leaf, ())]

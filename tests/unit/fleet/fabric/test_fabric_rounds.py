@@ -221,6 +221,17 @@ def test_a_path_that_carries_half_the_load_is_told_by_its_halves() -> None:
     assert "carries a part of the load" in claim.evidence[-1]
 
 
+@pytest.mark.parametrize("part", [Part.NODE, Part.UPLINK])
+@pytest.mark.parametrize("rounds", [1, 2, 4, 6, 8])
+@pytest.mark.parametrize("nodes", [2, 5, 40])
+def test_results_that_come_no_more_end_the_run(nodes: int, rounds: int, part: Part) -> None:
+    """All nodes or leaves are bad, so that each kind of test that follows a failure has begun by then."""
+    fabric = site(nodes, leaf=8, rails=1, leaves_of_spine=2)
+    answers = quiet(fabric, *(Fault(Cause(part, name)) for name in [*fabric.by_name, *fabric.leaves]))
+    state, end = run(State(fabric), lambda made: answers(made) if made.number <= rounds else ())
+    assert end.why == "" and state.rounds < 60
+
+
 def test_results_that_never_come_end_the_run() -> None:
     fabric = site(40, leaf=8, rails=2)
     state, end = run(State(fabric), lambda _: ())
