@@ -23,7 +23,7 @@ def fabric() -> None:
     """
 
 
-@fabric.command()
+@fabric.command(short_help="Say what the tests cost, and begin a run.")
 @click.option(
     "-i",
     "--inventory",
@@ -90,7 +90,7 @@ def plan(
     sys.exit(EXIT_FAIL if made.problems else 0)
 
 
-@fabric.command("next")
+@fabric.command("next", short_help="Print the next round, after the results of the last.")
 @_RUN
 @click.argument("results", required=False, type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def next_(run: Path, results: Path | None) -> None:
@@ -118,7 +118,7 @@ def next_(run: Path, results: Path | None) -> None:
         click.echo(json.dumps(None if isinstance(following, End) else to_json(following), ensure_ascii=False))
 
 
-@fabric.command()
+@fabric.command(short_help="Say what the results name, and why.")
 @_RUN
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def report(run: Path, as_json: bool) -> None:
