@@ -99,8 +99,10 @@ def _node_claim(state: State, name: str, scopes: tuple[int, ...]) -> Claim:
     standing, leaf = state.nodes[name], state.fabric.by_name[name].leaf
     rails = _rails_of(state, [name])
     hit = [rail for rail in rails if rail in scopes]
-    doubtful = [rail for rail in rails if standing.probes.get(rail, (0, 0))[1] > 1]
-    links = tuple(cause for rail in doubtful or hit for cause in link(name, rail, standing.loopback.get(rail)))
+    failed = {rail: standing.probes.get(rail, (0, 0))[1] for rail in rails}
+    # One failure is chance where others are named; where none is, it is all that there is.
+    doubtful = [rail for rail in rails if failed[rail] > 1] or [rail for rail in rails if failed[rail]]
+    links = tuple(cause for rail in doubtful for cause in link(name, rail, standing.loopback.get(rail)))
     if len(rails) > 1 and hit == doubtful and len(hit) == 1:
         others = listed([str(other) for other in rails if other not in hit], 8)
         evidence = (*_probe_words(state, standing, hit[0]), f"its rails {others} passed with them")
