@@ -27,6 +27,7 @@ from typing import Protocol
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import write_atomic
+from gpu_burnin.system.host import busy_s
 from tests.lab.cpu_group import CpuGroup, Used
 from tools.budgets import CACHES, Budgets, compared, read_budgets
 from tools.cpu_speed import SpeedMeter
@@ -148,7 +149,7 @@ def prove(
     had ended, however it ended, counts as it was. Without it every stage runs.
     """
     found = ended_before(times, lanes, of) if of else Found()
-    started, busy = time.monotonic(), _busy_s()
+    started, busy = time.monotonic(), busy_s()
     measured = meter(budgets.piece_s) if budgets is not None else nullcontext()
     try:
         with measured as speeds, ThreadPoolExecutor(len(lanes)) as pool:
@@ -158,7 +159,7 @@ def prove(
     except GpuBurninError as error:
         print(f"prove: {error}", file=sys.stderr)
         return 2
-    share = (_busy_s() - busy) / (time.monotonic() - started) / (os.cpu_count() or 1)
+    share = (busy_s() - busy) / (time.monotonic() - started) / (os.cpu_count() or 1)
     if budgets is not None:
         found.total += _judge(found, budgets)
     print_costs(found.took, found.costs, budgets)
@@ -234,14 +235,6 @@ def print_costs(took: Mapping[str, Cost], costs: Mapping[str, Cost], budgets: Bu
 def costliest(costs: Mapping[str, Cost]) -> list[tuple[str, Cost]]:
     """Those that took the most processor time, the most first; where nobody counted it, those that took longest."""
     return sorted(costs.items(), key=lambda item: (-item[1].used.all_s, -item[1].seconds))[:COSTLIEST]
-
-
-def _busy_s() -> float:
-    """Processor time that this machine has spent since its start, in seconds (proc(5), /proc/stat)."""
-    user, nice, system, _idle, _iowait, irq, softirq = (
-        int(word) for word in Path("/proc/stat").read_text().split()[1:8]
-    )
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def _stage(stage: Stage, runs: Runs) -> tuple[Result, Cost]:

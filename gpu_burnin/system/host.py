@@ -84,3 +84,9 @@ def read_host(root: Path = Path("/")) -> Host:
         dmi={name: text for name in _DMI_FIELDS if (text := _text(dmi_dir / name))},
         bmc={name: text for name in _BMC_FIELDS if bmc_dirs and (text := _text(bmc_dirs[0] / name))},
     )
+
+
+def busy_s(stat: Path = Path("/proc/stat")) -> float:
+    """Processor time that this machine has spent since its start, in seconds (proc(5), /proc/stat)."""
+    user, nice, system, _idle, _iowait, irq, softirq = (int(word) for word in stat.read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")

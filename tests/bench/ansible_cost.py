@@ -179,7 +179,7 @@ def _children() -> set[int]:
 
 
 def _end_orphans(others: set[int]) -> float:
-    """End what a playbook has left behind, SSH's connections, and not `others`; gives their processor time in seconds."""
+    """End what a playbook has left behind, SSH's connections, but not `others`; gives their processor time in s."""
     cpu_s = 0.0
     while orphans := _children() - others:
         for pid in orphans:

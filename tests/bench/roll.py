@@ -19,6 +19,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ import yaml
 
 from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.book import result_in
-from gpu_burnin.fleet.waves.model import StepResult
+from gpu_burnin.fleet.waves.model import Outcome, StepResult
 from tests.lab.fleet import LAB_INVENTORY
 from tests.lab.model import read_lab
 from tests.lab.paths import REPOSITORY
@@ -166,49 +167,65 @@ def read_logs(site: Site) -> list[str]:
     return lines
 
 
-_SHARDS = ("--canary", str(HOSTS), "--shard", "13")
+# Of two cores: more at a time only wait for each other.
+_SHARDS = ("--canary", str(HOSTS), "--shard", "13", "--workers", "3")
 
 
 def kills(folder: Path, hosts: dict[str, dict[str, object]], count: int, seed: int) -> str:
-    """Roll with so many kills, each after a random time; what came of it."""
+    """Rolls with so many kills in all, each after a random time; what came of them."""
     site, dice = ssh_site(folder, hosts), random.Random(seed)
-    killed: Counter[str] = Counter()
-    finished: dict[str, float] = {}
-    while True:
-        process = site.start(*_SHARDS)
-        kind = dice.choice(("executor", "worker", "ansible-playbook")) if sum(killed.values()) < count else ""
-        if kind:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=dice.uniform(3, 12))
-            if process.poll() is None:
-                _kill(site, process, kind, dice)
-                killed[kind] += 1
-        if kind == "executor":
-            process.communicate()
-        out, err = process.communicate() if kind != "executor" else ("", "")
-        for path in (site.state / "roll/steps").glob("shard-*/result.json"):
-            at = path.stat().st_mtime
-            if finished.setdefault(str(path), at) != at:
-                raise SystemExit(f"{path.parent.name} was done twice")
-        if process.returncode == 0:
-            break
-        if process.returncode not in (1, 3, -signal.SIGKILL):
-            raise SystemExit(f"muster roll ended with {process.returncode}: {err}")
-    report = json.loads(out)["hosts"]
-    ends = Counter(line.partition(" ")[2] for line in read_logs(site) if line.startswith("end "))
-    skipped = [host for host in hosts if not ends[host] or report.get(host, {}).get("outcome", "done") != "done"]
-    twice = [host for host, times in ends.items() if times > 1]
+    killed, skipped, twice, rolls, shards = Counter[str](), 0, 0, 0, 0
+    while killed.total() < count:
+        done = _killed_roll(site, dice, killed, count)
+        ends = Counter(line.partition(" ")[2] for line in read_logs(site) if line.startswith("end "))
+        skipped += sum(not ends[host] or host not in done for host in hosts)
+        twice += sum(times > 1 for times in ends.values())
+        rolls, shards = rolls + 1, shards + len(set(done.values()))
     return (
-        f"{sum(killed.values())} kills ({', '.join(f'{name} {n}' for name, n in killed.items())}): {len(finished)} "
-        f"shards done, {len(skipped)} of {len(hosts)} hosts skipped; {len(twice)} came to their end "
+        f"{killed.total()} kills ({', '.join(f'{name} {n}' for name, n in sorted(killed.items()))}) in {rolls} rolls: "
+        f"{shards} shards done, none twice; {skipped} of {rolls * len(hosts)} hosts skipped; {twice} came to their end "
         "again, with a shard that was killed before its own"
     )
 
 
-def _kill(site: Site, executor: subprocess.Popen[str], kind: str, dice: random.Random) -> None:
+def _killed_roll(
+    site: Site, dice: random.Random, killed: Counter[str], count: int
+) -> dict[str, tuple[str, str, float]]:
+    """A roll to its end, with the kills that are left of `count`: in which shard each host was done.
+
+    A shard is named by its roll and the time of its result: where one was lost twice, its hosts have failed, and the
+    same call is another roll over these. SystemExit where a host that was done ran again.
+    """
+    done: dict[str, tuple[str, str, float]] = {}
+    # Of the one before nothing is left that could be taken for one of this.
+    shutil.rmtree(site.state / "roll", ignore_errors=True)
+    while True:
+        process = site.start(*_SHARDS)
+        kind = dice.choice(("executor", "worker", "ansible-playbook")) if killed.total() < count else ""
+        if kind:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=dice.uniform(3, 12))
+            if process.poll() is None and _kill(site, process, kind, dice):
+                killed[kind] += 1
+        _, err = process.communicate()
+        paths = list((site.state / "roll/steps").glob("shard-*/result.json"))
+        roll = json.loads((site.state / "roll/roll.json").read_text())["id"] if paths else ""
+        for path in paths:
+            result, shard = result_in(path.parent), (roll, path.parent.name, path.stat().st_mtime)
+            for host, one in result.hosts.items() if result else ():
+                if one.outcome is Outcome.DONE and done.setdefault(host, shard) != shard:
+                    raise SystemExit(f"{host} was done in {done[host]}, and again in {shard}")
+        if process.returncode == 0:
+            return done
+        if process.returncode not in (1, 3, -signal.SIGKILL):
+            raise SystemExit(f"muster roll ended with {process.returncode}: {err}")
+
+
+def _kill(site: Site, executor: subprocess.Popen[str], kind: str, dice: random.Random) -> bool:
+    """Kill one of this kind; False where there is none now."""
     if kind == "executor":
         executor.kill()
-        return
+        return True
     word = "fleet.waves.worker" if kind == "worker" else "ansible-playbook"
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -216,9 +233,12 @@ def _kill(site: Site, executor: subprocess.Popen[str], kind: str, dice: random.R
             words = path.read_bytes().decode(errors="replace")
             if word in words and str(site.folder) in words and "muster.main" not in words:
                 found.append(int(path.parent.name))
-    if found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(dice.choice(found), signal.SIGKILL)
+    if not found:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(dice.choice(found), signal.SIGKILL)
+        return True
+    return False
 
 
 def stops(folder: Path, hosts: dict[str, dict[str, object]]) -> str:

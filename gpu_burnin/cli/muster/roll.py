@@ -140,8 +140,11 @@ def roll(
         executor.run()
         results, stopped = executor.results, executor.stopped
         lines = text.summary(current, results, stopped, begin.command(order))
-        lines.append(f"it took {text.duration(time.monotonic() - began_s)}; each node: {book.folder / 'ended'}")
-        book.end([*lines, "", *text.listing(results)])
+        lines.append(f"it took {text.duration(time.monotonic() - began_s)}")
+        # One that a person stopped is not at its end: the same call goes on with it.
+        if not executor.interrupted:
+            lines[-1] += f"; each node: {book.folder / 'ended'}"
+            book.end([*lines, "", *text.listing(results)])
     finally:
         lock.release(book.folder, mine.owner)
     with readers_may_leave("the report", "muster"):

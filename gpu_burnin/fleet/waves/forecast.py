@@ -16,13 +16,18 @@ class Seen:
 
 
 def left_s(
-    seen: Sequence[Seen], ahead: Sequence[Sequence[int]], workers: int, cores: int, between_s: float = 0.0
+    seen: Sequence[Seen],
+    ahead: Sequence[Sequence[int]],
+    workers: int,
+    cores: int,
+    between_s: float = 0.0,
+    others: float = 0.0,
 ) -> float | None:
     """Seconds that the shards `ahead` take: their hosts by wave, of which the first is under way. None for no idea.
 
     A wave takes as long as its shards one after the other on `workers`, or as long as `cores` need for them; both by
-    what shards of such sizes have taken. `between_s` is what each wave takes on the controller. What other programs
-    take of the processors is in it as far as those shards met it.
+    what shards of such sizes have taken. `between_s` is what each wave takes on the controller. `others`: so many
+    seconds of the processors went to other programs for each second of those shards' own.
     """
     if not seen:
         return None
@@ -34,7 +39,7 @@ def left_s(
             continue
         rounds = -(-len(wave) // workers)
         latency_s = rounds * (fixed_s + host_s * max(wave))
-        cpu_s = fixed_cpu_s * len(wave) + host_cpu_s * sum(wave)
+        cpu_s = (fixed_cpu_s * len(wave) + host_cpu_s * sum(wave)) * (1 + others)
         total_s += max(latency_s, cpu_s / cores) + between_s
     return total_s
 

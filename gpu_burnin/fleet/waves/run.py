@@ -22,6 +22,7 @@ from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, Roll, Step, 
 from gpu_burnin.fleet.waves.names import PLAY
 from gpu_burnin.fleet.waves.worker import Job, write_job
 from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.host import busy_s
 
 # How often a line says where the roll is.
 _LINE_S = 60.0
@@ -43,14 +44,17 @@ class Executor:
     say: Callable[[str], None]
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     results: dict[str, HostResult] = field(default_factory=dict)
-    # Why no further step begins.
+    # Why no further step begins; and whether a person said so, and not what came of the nodes.
     stopped: str = ""
+    interrupted: bool = False
 
     def __post_init__(self) -> None:
         self._change = threading.Condition()
         self._running: dict[str, Step] = {}
         self._done: dict[str, StepResult] = {}
         self._faults: list[BaseException] = []
+        # Seconds of the processors while shards ran that are done: of the whole machine, and of the shards.
+        self._busy_s, self._own_s = 0.0, 0.0
 
     def run(self) -> None:
         """Go on until all is done, or the roll is stopped. Ctrl-C stops it; a second one leaves what runs alone.
@@ -66,7 +70,12 @@ class Executor:
                 continue
             left = deque(step for step in stage if step.name not in self._done)
             if left:
+                begun = list(left)
+                before_s = busy_s()
                 self._stage(left, stages)
+                if stage[0].part is Part.NODES:
+                    self._busy_s += busy_s() - before_s
+                    self._own_s += sum(self._done[step.name].cpu_s for step in begun if step.name in self._done)
             else:
                 self._judge(stage[-1])
 
@@ -81,15 +90,15 @@ class Executor:
         ]
         for thread in threads:
             thread.start()
-        interrupted = False
         while any(thread.is_alive() for thread in threads):
             try:
                 self._wait(threads, stages, last.wave)
             except KeyboardInterrupt:
-                if interrupted:
+                if self.interrupted:
                     raise
-                interrupted = True
-                self.stopped = self.stopped or "Ctrl-C"
+                if not self.stopped:
+                    self.stopped = "Ctrl-C"
+                self.interrupted = True
                 names = ", ".join(sorted(self._running))
                 self.say(f"no further step begins; waiting for {names}; Ctrl-C again leaves them running by themselves")
         if self._faults:
@@ -218,7 +227,8 @@ class Executor:
             elif step.wave and result is not None:
                 between.append(result.wall_s)
         waves = len({step.wave for step in itertools.chain.from_iterable(stages) if step.name in self._done}) or 1
-        left_s = forecast.left_s(seen, list(ahead.values()), self.workers, self.cores, sum(between) / waves)
+        others = max(0.0, self._busy_s / self._own_s - 1) if self._own_s else 0.0
+        left_s = forecast.left_s(seen, list(ahead.values()), self.workers, self.cores, sum(between) / waves, others)
         return text.minutes(left_s)
 
     def _play(self, name: str) -> str:

@@ -152,6 +152,9 @@ def admit_all(bench: Bench, raw: Rate, rest_share: float) -> None:
     bench.admitter.wait_for("the admission of all", PATIENCE_S, ready=bench.fleet.count)
     bench.admitter.wait_idle(PATIENCE_S)
     made = patches(bench.fleet.api) - before
+    if not made:
+        say(f"admitted: all {bench.fleet.count} before the first look at the admitter; a rate needs more nodes")
+        return
     rate, took_s = Rate.of(made, own, servers, rest_share), own.wall_s
     say(
         f"admitted: {labelled(bench.fleet.api)} of {bench.fleet.count} have the label {took_s:.1f} s after the "

@@ -218,48 +218,37 @@ def test_three_kills_skip_nobody_and_repeat_no_shard(fleet: Fleet) -> None:
     assert fleet.done("report") == {}
 
 
-def test_a_result_is_no_failure_and_a_failure_stops_the_roll(fleet: Fleet) -> None:
-    fleet.keep_states(gpu_2="fails", gpu_3="closed", gpu_4="not admitted")
-    code, report, err = fleet.roll("--canary", "4", "-l", "gpu_nodes:!gpu-7:!gpu-8", "--most-failed", "1", "--",
-                                   "-e", '{"fails": ["gpu-5"]}')  # fmt: skip
+def test_results_are_no_failures_and_failures_of_some_keep_nobody_else(fleet: Fleet) -> None:
+    fleet.keep_states(gpu_2="fails", gpu_3="closed", gpu_4="not admitted", gpu_7="unfit")
+    inventory = yaml.safe_load((fleet.folder / "hosts.yml").read_text())
+    inventory["all"]["children"]["gpu_nodes"]["hosts"]["gpu-6"] = SILENT
+    (fleet.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    call = ("--canary", "4", "--most-failed", "2", "--", "-e", '{"fails": ["gpu-5"]}')
+    code, report, err = fleet.roll(*call)
     assert code == 1, err
-    assert outcomes(report) == {
-        "gpu-1": "done", "gpu-2": "held", "gpu-3": "held", "gpu-4": "held", "gpu-5": "failed", "gpu-6": "done",
-    }  # fmt: skip
+    bad = {"gpu-5": "failed", "gpu-6": "left", "gpu-7": "failed"}
+    held = dict.fromkeys(("gpu-2", "gpu-3", "gpu-4"), "held")
+    assert outcomes(report) == {**dict.fromkeys(NODES, "done"), **held, **bad}
     hosts = report["hosts"]
     assert isinstance(hosts, dict)
     assert [hosts[f"gpu-{n}"]["why"] for n in (2, 3, 4)] == ["FAIL: XID_FATAL", "no PASS", "BRAKE: later"]
-    assert "no room" in hosts["gpu-5"]["why"]
-    assert report["stopped"] == (
-        "1 of the 6 nodes tried failed (gpu-5), and --most-failed is 1: no further shard begins"
+    assert "no room" in hosts["gpu-5"]["why"] and "refused" in hosts["gpu-6"]["why"]
+    assert hosts["gpu-7"]["why"] == "no room; make some"
+    stopped = str(report["stopped"])
+    assert stopped.startswith("2 of the 8 nodes tried failed (gpu-") and stopped.endswith(
+        "), and --most-failed is 2: no further shard begins"
     )
-    assert set(fleet.done("open")) == {"gpu-1", "gpu-2", "gpu-4", "gpu-6"}, "the wait knows what each gate said"
-    # The same call has the one that failed, and nobody else.
+    assert set(fleet.done("open")) == set(NODES) - {"gpu-3", *bad}, "the wait knows what each gate said"
+    assert fleet.done("end") == Counter({*NODES} - bad.keys())
+    # The same call has those that failed or were left behind, and nobody else.
     fleet.log.unlink()
-    code, report, err = fleet.roll("--canary", "4", "-l", "gpu_nodes:!gpu-7:!gpu-8", "--most-failed", "1", "--",
-                                   "-e", '{"fails": ["gpu-5"]}')  # fmt: skip
-    assert code == 1 and outcomes(report) == {"gpu-5": "failed"}, err
+    code, report, err = fleet.roll(*call)
+    assert code == 1 and outcomes(report) == bad, err
     assert set(fleet.done("begin")) == {"gpu-5"}
-
-
-def test_faults_of_some_hosts_and_silent_ones_keep_nobody_else(fleet: Fleet) -> None:
-    fleet.keep_states(gpu_1="unfit", gpu_7="unfit")
-    inventory = yaml.safe_load((fleet.folder / "hosts.yml").read_text())
-    nodes = inventory["all"]["children"]["gpu_nodes"]["hosts"]
-    nodes["gpu-3"] = SILENT
-    (fleet.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
-    code, report, err = fleet.roll("--canary", "8", "--shard", "8", "--most-failed", "3")
-    assert code == 1 and report["stopped"] == "", err
-    ends = {"gpu-1": "failed", "gpu-7": "failed", "gpu-3": "left"}
-    assert outcomes(report) == {**dict.fromkeys(NODES, "done"), **ends}
-    hosts = report["hosts"]
-    assert isinstance(hosts, dict) and hosts["gpu-7"]["why"] == "no room; make some"
-    assert "refused" in hosts["gpu-3"]["why"]
-    assert fleet.done("end") == Counter({*NODES} - ends.keys())
-    # One that is no host's ends a shard for all, and is not tried again and again.
+    # A fault that is no host's ends a shard for all, and is not tried again and again.
     fleet.keep_states(everyone="")
-    code, report, err = fleet.roll("--canary", "8", "--shard", "8", "--again")
-    assert code == 1 and set(outcomes(report).values()) == {"failed"}, err
+    code, report, err = fleet.roll("--again", "-l", "gpu-1:gpu-2", "--canary", "2")
+    assert code == 1 and outcomes(report) == {"gpu-1": "failed", "gpu-2": "failed"}, err
 
 
 def test_two_executors_and_a_changed_inventory_are_refused(fleet: Fleet) -> None:
@@ -286,6 +275,27 @@ def test_two_executors_and_a_changed_inventory_are_refused(fleet: Fleet) -> None
     assert code == 3 and outcomes(report) == {**dict.fromkeys(NODES, "done"), "gpu-8": "left"}, err
     assert fleet.done("begin") == Counter(NODES[:7])
     assert Book(fleet.folder / "state/roll").ended
+
+
+def test_after_ctrl_c_the_same_call_goes_on_with_the_same_roll(fleet: Fleet) -> None:
+    fleet.halt()
+    shards = ("--canary", "4", "--shard", "4")
+    first = fleet.start(*shards)
+    wait_until(lambda: sum(fleet.done("begin").values()) == 4)
+    first.send_signal(signal.SIGINT)
+    assert first.stderr is not None
+    for line in first.stderr:
+        if "no further step begins; waiting for shard-0001" in line:
+            break
+    fleet.go()
+    out, err = first.communicate(timeout=PATIENCE_S)
+    stopped = json.loads(out)
+    assert first.returncode == 1 and stopped["stopped"] == "Ctrl-C", err
+    assert outcomes(stopped) == dict.fromkeys(NODES[:4], "done")
+    code, report, err = fleet.roll(*shards)
+    assert code == 0 and report["roll"] == stopped["roll"], err
+    assert outcomes(report) == dict.fromkeys(NODES, "done")
+    assert fleet.done("begin") == Counter(NODES) and fleet.done("control") == {"api-1": 1}
 
 
 def test_a_dry_run_says_the_waves_and_touches_nothing(fleet: Fleet) -> None:

@@ -56,6 +56,8 @@ def test_the_time_left_is_that_of_the_waves_ahead() -> None:
     assert left_s(seen, [[1]], 4, 2) == pytest.approx(11.0)
     # The processors need longer than a shard: 80 hosts of 4 CPU s on 2 cores.
     assert left_s(seen, [[20] * 4], 4, 2) == pytest.approx(160.0)
+    # So do others' programs: hosts that are containers of this machine, say.
+    assert left_s(seen, [[20] * 4], 4, 2, others=0.5) == pytest.approx(240.0)
     # On many cores it is the shards one after the other, and what each wave takes besides.
     assert left_s(seen, [[20] * 8, [20]], 4, 100, between_s=5.0) == pytest.approx(2 * 30.0 + 5.0 + 30.0 + 5.0)
     # Shards that took less with more hosts say nothing of a slope.
