@@ -21,6 +21,7 @@ TABLE: Mapping[str, Row] = {
     "baseline": (f"{_ROOM}.baseline", "baseline", "Say which GPUs pass and are slow among their peers, or get slower."),
     "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
     "coverage": (f"{_ROOM}.coverage", "coverage", "Say how old each node's proof is, and how probable a test is."),
+    "fabric": (f"{_ROOM}.fabric", "fabric", "Plan tests between nodes, and say what their results name."),
     "gate-probe": (
         f"{_ROOM}.gate_probe",
         "gate_probe",

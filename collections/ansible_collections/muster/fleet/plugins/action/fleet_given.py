@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules.fleet_given import ARGUMENT_SPEC
-from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
+from ansible_collections.muster.fleet.plugins.plugin_utils.action_reader import reader_of
 from ansible_collections.muster.fleet.plugins.plugin_utils.given_reader import GivenReader
-from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import unreadable
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader
-from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
-from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver
 
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import write_atomic
@@ -39,12 +33,7 @@ class ActionModule(ActionBase):
         """Writes the file. Fails for an inventory that cannot be read, or has no number of planned nodes."""
         result: dict[str, Any] = super().run(tmp, task_vars or {})
         _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
-        manager, inventory = self._task.get_variable_manager(), (task_vars or {})["hostvars"]._inventory
-        if problems := unreadable(inventory._sources, self._loader.get_basedir(), self._loader):
-            raise failure("The inventory cannot be read", problems, None, **result)
-        resolver = Resolver(self._templar)
-        variables = FleetVariables(manager, inventory, self._loader)
-        reader = InventoryReader(variables, resolver, inventory, self._loader, self._advance)
+        reader = reader_of(self, task_vars or {}, result)
         try:
             given = GivenReader(reader, ROLES, constants.DEFAULT_FORKS).given()
         except FleetError as error:
@@ -52,6 +41,3 @@ class ActionModule(ActionBase):
         dest = Path(arguments["dest"])
         write_atomic(dest, json.dumps(to_json(given)).encode(), mode=0o600)
         return {**result, "changed": False, "dest": str(dest)}
-
-    def _advance(self, what: str, total: int) -> Callable[[int], None]:
-        return Progress(what, total, self._display.display).advance

@@ -37,6 +37,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Reso
 PER_HOST = frozenset(
     {
         "fleet_address",
+        "fleet_fabric_nics",
         "fleet_host_key_fingerprint",
         # Of a host's machine: control plane and GPU nodes differ, and GPU nodes among each other while they change.
         "fleet_kernel_root",

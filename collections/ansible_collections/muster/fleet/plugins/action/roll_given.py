@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.modules.roll_given import ARGUMENT_SPEC
-from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
-from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_files import unreadable
-from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader
-from ansible_collections.muster.fleet.plugins.plugin_utils.progress import Progress
-from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Resolver
+from ansible_collections.muster.fleet.plugins.plugin_utils.action_reader import reader_of
 
 from gpu_burnin.system.files import write_atomic
 
@@ -36,12 +31,8 @@ class ActionModule(ActionBase):
         known = task_vars or {}
         result: dict[str, Any] = super().run(tmp, known)
         _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
-        inventory = known["hostvars"]._inventory
-        if problems := unreadable(inventory._sources, self._loader.get_basedir(), self._loader):
-            raise failure("The inventory cannot be read", problems, None, **result)
-        variables = FleetVariables(self._task.get_variable_manager(), inventory, self._loader)
-        reader = InventoryReader(variables, Resolver(self._templar), inventory, self._loader, self._advance)
-        read = reader.read({})
+        reader = reader_of(self, known, result)
+        inventory, read = reader.source, reader.read({})
         state_dir = read.inventory.fleet.get("fleet_state_dir")
         if not state_dir:
             raise AnsibleActionFail(
@@ -74,9 +65,6 @@ class ActionModule(ActionBase):
             return {host.name for host in inventory.get_hosts("all", ignore_restrictions=True)}
         except AnsibleError as error:
             raise AnsibleActionFail(f"--limit {limit} cannot be used ({error})") from error
-
-    def _advance(self, what: str, total: int) -> Callable[[int], None]:
-        return Progress(what, total, self._display.display).advance
 
 
 def _model(expect: object) -> str:

@@ -1,0 +1,1 @@
+"""Faults of a fabric that are known, and what the tests between nodes make of them."""
