@@ -29,6 +29,8 @@ ATTACHED_CONFIG, ATTACHED_KEY, GATE_CONFIG, GATE_KEY = "muster-attached", "attac
 # Objects of the API have no name that ends as those on the API servers' disks do.
 POLICY_SUFFIX = ".attached"
 GATE = f"muster-node-gate{POLICY_SUFFIX}"
+# The event of the probe, which moves as long as the gate is open.
+GATE_EVENT_NAME = "muster-gate"
 WEBHOOK, WEBHOOK_CA, WEBHOOK_PATH = "muster-preflight-taint", "muster-webhook-ca", "/taint"
 # In the token of a pod: the node that it was made for (ServiceAccountTokenPodNodeInfo).
 NODE_CLAIM = "authentication.kubernetes.io/node-name"

@@ -30,7 +30,6 @@ from gpu_burnin.api.agent_note import AgentNote, note_text
 from gpu_burnin.api.attached import (
     ADMITTER_ACCOUNT,
     AGENT_ACCOUNT,
-    ENROLLED_BY_AGENT,
     GATE_CONFIG,
     GATE_KEY,
     PROBE_ACCOUNT,
@@ -38,12 +37,14 @@ from gpu_burnin.api.attached import (
     Mode,
     parse_gpu_nodes,
 )
-from gpu_burnin.api.enrolment import SIGNED_FOR, Claim, EnrolmentSpec, enrolment_document
-from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document
+from gpu_burnin.api.heartbeat import Heartbeat
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.fleet.attach import course
-from gpu_burnin.fleet.attach.settings import WEBHOOK_TAINTS, Settings
-from gpu_burnin.node.signing import own_public_key, sign
+from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings
+from gpu_burnin.node.api import NodeApi
+from gpu_burnin.node.contained import enrol
+from gpu_burnin.settings.config import Config, PublishConfig
+from gpu_burnin.system import host
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.types import Verdict
 from tests.integration.gate import NODES, node_info
@@ -254,24 +255,25 @@ class Machine:
 
     def enrol(self) -> None:
         """As node/contained.py does."""
-        claim = Claim(self.name, ENROLLED_BY_AGENT, own_public_key(self.key), self.machine_id, self.boot, "", "0" * 64)
-        text = claim.canonical()
-        spec = EnrolmentSpec(ENROLLED_BY_AGENT, "", text.decode(), sign(text, self.key, SIGNED_FOR))
-        self.cluster.agent(self.name).create(ENROLMENTS, enrolment_document(self.name, spec, NAMES))
+        root = self.cluster.directory / f"root-{self.name}"
+        for place, text in ((host.MACHINE_ID, self.machine_id), (host.BOOT_ID, self.boot)):
+            (root / place).parent.mkdir(parents=True, exist_ok=True)
+            (root / place).write_text(f"{text}\n")
+        config = self.config()
+        assert "says who it is" in enrol(config, NodeApi(config), root)
+        assert "waits for approval" in enrol(config, NodeApi(config), root)
 
-    def forget(self) -> None:
-        """What was said of the old Node's agents is gone with its pod."""
+    def config(self) -> Config:
+        """The agent's, with the token of its pod."""
+        self.cluster.agent(self.name)
+        token = self.cluster.directory / f"{AGENT_ACCOUNT}-agent-{self.name}.token"
+        server = f"https://127.0.0.1:{self.cluster.server.port}"
+        publish = PublishConfig(server=server, ca=self.cluster.server.authority.ca, token=token)
+        return Config(node_name=self.name, host_key=self.key, publish=publish)
 
     def beat(self) -> None:
-        now, agent = rfc3339(datetime.now(UTC)), self.cluster.agent(self.name)
-        heartbeat, path = Heartbeat(self.boot, now, now), f"/apis/{NAMES.api_version}/agentheartbeats"
-        if self._beaten:
-            agent.merge(f"{path}/{self.name}", {"spec": {"renewTime": now, "bootID": self.boot, "startedAt": now}})
-        else:
-            agent.create(path, heartbeat_document(self.name, heartbeat, NAMES))
-            self._beaten = True
-
-    _beaten: bool = False
+        now = rfc3339(datetime.now(UTC))
+        NodeApi(self.config()).renew(Heartbeat(self.boot, now, now))
 
     def publish(self, verdict: Verdict = Verdict.PASS, code: str = "") -> None:
         self.sequence += 1
@@ -292,11 +294,11 @@ class Machine:
 
     def annotate(self, notes: dict[str, str]) -> None:
         note = note_text(AgentNote(boot_id=self.boot, heartbeat=True))
-        change = {"metadata": {"annotations": {NAMES.agent: note, **notes}}}
-        self.cluster.agent(self.name).merge(f"{NODES}/{self.name}", change)
+        NodeApi(self.config()).annotate({NAMES.agent: note, **notes})
 
     def node(self) -> dict[str, Any]:
-        return dict(self.cluster.api().get(f"{NODES}/{self.name}"))
+        found: dict[str, Any] = dict(self.cluster.api().get(f"{NODES}/{self.name}"))
+        return found
 
     def taints(self) -> list[Any]:
         found = (self.node().get("spec") or {}).get("taints") or []
@@ -379,6 +381,11 @@ def test_all_of_it(cluster: Cluster) -> None:
         assert api.get(f"{ADMISSIONS}/gpu-2")["status"]["next"]["why"].startswith("Muster only observes")
         print("admitter MiB", rss_mib(running))
 
+    told = cluster.muster("status")
+    assert "observing" in told.stdout and "gpu-2, gpu-old would be kept from work" in " ".join(told.stdout.split()), (
+        told.stdout
+    )
+
     # It enforces: the webhook taints what is new, and what is in doubt is kept from work.
     cluster.attach(Mode.ENFORCING)
     fresh, other = cluster.machine("gpu-3"), cluster.machine("cpu-1")
@@ -420,15 +427,29 @@ def test_all_of_it(cluster: Cluster) -> None:
         fresh.beat()
         fresh.publish()
         until("a Node made anew is named", lambda: fresh.state()[1] == "EVIDENCE_NODE", 30)
-        fresh.forget()
         assert cluster.muster("attach", "approve", "gpu-3").returncode == 1
         assert cluster.muster("attach", "approve", "gpu-3", "--again", "--level", "quick").returncode == 0
         until("it is let in", lambda: fresh.state() == ("ready", "PASS") and not fresh.taints(), 30)
         print("admitter MiB", rss_mib(running))
 
+    by_policy(cluster)
     attack(cluster, sick, healthy)
     watch_the_gate(cluster)
     leave(cluster, before, sick)
+
+
+def by_policy(cluster: Cluster) -> None:
+    """Where the API server can add the taint itself, nothing is needed that could be away."""
+    changed = course.attach(cluster.api(), replace(SETTINGS, taints_by=POLICY_TAINTS), datetime.now(UTC))
+    assert f"MutatingWebhookConfiguration/{WEBHOOK}" in changed.removed
+    fresh, kept = cluster.machine("gpu-by-name"), {"key": "example.com/kept", "effect": "NoSchedule"}
+    until("the policy is used", lambda: fresh.try_to_register(labels={"a": "b"}).status == 201, 30)
+    assert fresh.taints() == [TAINT]
+    other = cluster.machine("gpu-6")
+    assert other.try_to_register(spec={"taints": [kept]}).status == 201
+    assert other.taints() == [TAINT]
+    assert "example.com/kept" in json.dumps(other.node()["spec"]["taints"])
+    cluster.attach(Mode.ENFORCING)
 
 
 def attack(cluster: Cluster, sick: Machine, healthy: Machine) -> None:
@@ -436,8 +457,9 @@ def attack(cluster: Cluster, sick: Machine, healthy: Machine) -> None:
     admin = cluster.server.client("their-admin", ["system:masters"])
     ready = {"metadata": {"labels": {"muster.node-restriction.kubernetes.io/ready": "true"}}}
     verified = {"status": {"conditions": [{"type": "GPUVerified", "status": "True"}]}}
+    forged: list[dict[str, Any]] = [{"spec": {"taints": []}}, {"spec": {"taints": None}}, ready]
     for who in (admin, sick.kubelet()):
-        for body in ({"spec": {"taints": []}}, {"spec": {"taints": None}}, ready):
+        for body in forged:
             reply = who.request("PATCH", f"{NODES}/{sick.name}", body, MERGE_PATCH)
             assert reply.status == 403, (body, reply.message)
         reply = who.request("PATCH", f"{NODES}/{sick.name}/status", verified, STRATEGIC_PATCH)
@@ -496,12 +518,13 @@ def watch_the_gate(cluster: Cluster) -> None:
     api.delete(bindings)
     until(
         "the gate is seen open",
-        lambda: len(gate_probe.look(probe, json.loads(data[GATE_KEY])["objects"]).wrong) == 2,
+        lambda: len(gate_probe.look(probe, gate_probe.read_wanted(folder)).wrong) == 2,
         30,
     )
     assert gate_probe.once(probe, folder, said.append) == 1
     assert "ValidatingAdmissionPolicyBinding/muster-node-gate.attached is gone" in said[0]
     event = api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events/muster-gate")
+    assert "GATE OPEN" in cluster.muster("status").stdout
     assert event["reason"] == gate_probe.EVENT and "is gone" in event["message"]
     # Whoever attaches again has it back.
     cluster.attach(Mode.ENFORCING)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from gpu_burnin.admission.decide.facts import Facts, TestRequest, is_shut
 from gpu_burnin.admission.decide.finding import ASKED_CODES, LEDGER_RESTORED, Finding
 from gpu_burnin.admission.decide.order import Judged
-from gpu_burnin.admission.decide.outlook import TAKEN_OUT, next_of
+from gpu_burnin.admission.decide.outlook import next_of
 from gpu_burnin.admission.decide.retest import begun_test, why_asked
-from gpu_burnin.admission.decide.unproven import left_at_work, observes
+from gpu_burnin.admission.decide.unproven import AT_WORK, left_at_work, observes
 from gpu_burnin.admission.decide.words import active, brief, sentence
 from gpu_burnin.admission.view import Budget
 from gpu_burnin.api.record import Next, State
@@ -38,7 +38,11 @@ def plan_of(facts: Facts, judged: Judged) -> Plan:
         needs, left = _budget_to_gate(facts, own, shown), left_at_work(facts, fit=own.fit and not shown.who)
         if left:
             shown, needs = _left(own, test), Budget.TEST if begun is not None and begun.mine else None
-            planned = planned if test.request is not None else planned or Next(TAKEN_OUT, left)
+            planned = (
+                planned
+                if test.request is not None
+                else planned or Next("tested" if left == AT_WORK else "kept from new work", left)
+            )
         elif needs is Budget.GATE and facts.denied is needs:
             shown, needs = _braked(facts, own, test), None
         else:

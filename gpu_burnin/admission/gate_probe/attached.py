@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, Object, node_path
 from gpu_burnin.admission.objects import path_of, shown_name
-from gpu_burnin.api.attached import GATE, GATE_CONFIG, GATE_KEY
+from gpu_burnin.api.attached import GATE, GATE_CONFIG, GATE_EVENT_NAME, GATE_KEY, Mode
 from gpu_burnin.api.names import GATE_PROBE_NODE, READY_LABEL, SYSTEM_NAMESPACE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 from gpu_burnin.system.files import parse_json, read_text
@@ -68,10 +68,18 @@ def differs(found: Any, wanted: Any, key: str = "") -> str:
     return "" if found == wanted else key
 
 
-def look(api: KubeApi, wanted: Sequence[Object]) -> Gate:
+@dataclass(frozen=True)
+class Wanted:
+    """What `muster attach` has written. `enforcing`: an untainted GPU Node is refused too."""
+
+    objects: Sequence[Object]
+    enforcing: bool
+
+
+def look(api: KubeApi, wanted: Wanted) -> Gate:
     """Compare each object, and ask by a dry run for what the gate must refuse."""
     wrong, unknown = [], []
-    for one in wanted:
+    for one in wanted.objects:
         name = shown_name(one)
         try:
             found = api.find(path_of(one), f"read {name}")
@@ -86,21 +94,21 @@ def look(api: KubeApi, wanted: Sequence[Object]) -> Gate:
         if place := differs(says, said):
             wrong.append(f"{name} was changed at {place}: the gate may be open")
     try:
-        if not _refuses(api):
-            wrong.append("a Node that calls itself ready is not refused: the gate is open")
+        if not refuses(api, enforcing=wanted.enforcing):
+            wrong.append("a Node that nobody admitted is not refused: the gate is open")
     except (ApiError, Conflict) as error:
         unknown.append(str(error))
     return Gate(tuple(wrong), tuple(unknown))
 
 
-def read_wanted(folder: Path) -> list[Object]:
+def read_wanted(folder: Path) -> Wanted:
     """What `muster attach` has written, from the ConfigMap's volume. Raises ApiError."""
     try:
         document = parse_json(read_text(folder / GATE_KEY))
-        found: list[Object] = [one for one in document["objects"] if one["kind"] and one["metadata"]["name"]]
+        objects: list[Object] = [one for one in document["objects"] if one["kind"] and one["metadata"]["name"]]
+        return Wanted(objects, document["mode"] == Mode.ENFORCING)
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise ApiError(f"{folder}: cannot be read ({error}); mount the ConfigMap {GATE_CONFIG}") from error
-    return found
 
 
 def once(api: KubeApi, folder: Path, say: Callable[[str], None]) -> int:
@@ -127,12 +135,13 @@ def forever(api: KubeApi, folder: Path, say: Callable[[str], None], every_s: flo
         time.sleep(every_s)
 
 
-def _refuses(api: KubeApi) -> bool:
-    metadata = {"name": GATE_PROBE_NODE, "labels": {READY_LABEL: "true"}}
+def refuses(api: KubeApi, *, enforcing: bool) -> bool:
+    """Whether the gate refuses a Node without the taint, or, while it observes, one that calls itself ready."""
+    metadata = {"name": GATE_PROBE_NODE, **({} if enforcing else {"labels": {READY_LABEL: "true"}})}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
     path = f"{node_path(GATE_PROBE_NODE)}?fieldManager={GATE_PROBE_NODE}&dryRun=All"
     try:
-        api.apply(path, node, "ask for a Node that calls itself ready (dry run)")
+        api.apply(path, node, "ask for a Node that nobody admitted (dry run)")
     except ApiError as error:
         if error.status == _FORBIDDEN and GATE in str(error):
             return True
@@ -143,7 +152,7 @@ def _refuses(api: KubeApi) -> bool:
 def _tell(api: KubeApi, message: str) -> None:
     """One event, whose count and time move: it is there as long as the gate is open, and an hour after."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    name, path = "muster-gate", f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events"
+    name, path = GATE_EVENT_NAME, f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events"
     event = {
         "apiVersion": "v1",
         "kind": "Event",

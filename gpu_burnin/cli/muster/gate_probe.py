@@ -45,7 +45,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--attached",
     type=_FOLDER,
-    help="Instead: compare the gate's objects of an attached cluster with those of this folder (ConfigMap muster-gate).",
+    help="Instead: compare an attached cluster's gate with that of this folder, from ConfigMap muster-gate.",
 )
 @click.option("--every", type=click.IntRange(1), metavar="SECONDS", help="With --attached: look again and again.")
 def gate_probe(

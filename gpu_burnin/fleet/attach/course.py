@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.client import NODES, ApiError, Conflict, KubeApi, NotFound, Object, node_path
+from gpu_burnin.admission.gate_probe.attached import refuses
 from gpu_burnin.admission.objects import path_of, shown_name, write_objects
 from gpu_burnin.admission.provision import define
 from gpu_burnin.admission.webhook.certificate import Pair, make_authority, usable
@@ -32,7 +33,7 @@ AUTO = "auto"
 _SECRET = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{WEBHOOK_CA}"
 _MOST_TRIES = 5
 # An API server goes by a policy until it has seen that it is gone.
-_GATE_FORGOTTEN_S = 30.0
+_GATE_FORGOTTEN_S = _GATE_SEEN_S = 30.0
 _FORBIDDEN = 403
 
 
@@ -73,6 +74,7 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
         _write(api, made, settings.names)
         for one in obsolete:
             _remove(api, one)
+        _await_gate(api, settings)
     named = [shown_name(one) for one in made.all()]
     return Written(can, found, settings, tuple(named), tuple(removed))
 
@@ -209,6 +211,18 @@ def _remove(api: KubeApi, one: Object) -> None:
         api.delete(path_of(one), f"remove {shown_name(one)}")
     except NotFound:
         return
+
+
+def _await_gate(api: KubeApi, settings: Settings) -> None:
+    """An API server goes by a policy seconds after it was written. Raises ApiError where it never does."""
+    until_s = time.monotonic() + _GATE_SEEN_S
+    while not refuses(api, enforcing=settings.enforcing):
+        if time.monotonic() > until_s:
+            raise ApiError(
+                f"{api.server}: the gate was written and does not refuse after {_GATE_SEEN_S:g} s; look at the "
+                "status of the ValidatingAdmissionPolicies muster-*, and run `muster attach` again"
+            )
+        time.sleep(0.5)
 
 
 def _write(api: KubeApi, made: Parts, names: Names) -> None:
