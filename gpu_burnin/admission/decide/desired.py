@@ -89,7 +89,7 @@ def desired_state(facts: Facts, own: Finding, plan: Plan, leaving: Draining, sta
 
 def proven(facts: Facts, own: Finding, plan: Plan) -> bool:
     """Whether the node may take work and is said to be fit. What attaching leaves at work may be open without proof."""
-    return plan.open and (own.fit or facts.rules.mode is Mode.BUILT)
+    return plan.open and ((own.fit and not plan.shown.who) or facts.rules.mode is Mode.BUILT)
 
 
 def shut(node: Node, names: Names) -> DesiredState:

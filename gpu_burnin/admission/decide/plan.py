@@ -37,7 +37,7 @@ def plan_of(facts: Facts, judged: Judged) -> Plan:
     if not own.fit or shown.who:
         needs, left = _budget_to_gate(facts, own, shown), left_at_work(facts, fit=own.fit and not shown.who)
         if left:
-            shown, needs = _left(own, test), Budget.TEST if begun is not None and begun.mine else None
+            shown, needs = _left(shown if shown.who else own, test), Budget.TEST if begun is not None and begun.mine else None
             planned = (
                 planned
                 if test.request is not None
@@ -95,12 +95,12 @@ def _budget_to_gate(facts: Facts, own: Finding, shown: Finding) -> Budget | None
     return Budget.GATE if own_step else None
 
 
-def _left(own: Finding, test: TestRequest) -> Finding:
+def _left(found: Finding, test: TestRequest) -> Finding:
     """A node of an attached cluster that would be closed and is not: nothing on it is asked to leave either."""
-    state = State.SUSPECT if own.state is State.QUARANTINED else own.state
+    state = State.SUSPECT if found.state is State.QUARANTINED else found.state
     if test.request is not None and not test.unanswered:
         state = State.TESTING
-    return Finding(state, own.code, sentence(own.message))
+    return Finding(state, found.code, sentence(found.message), who=found.who, until=found.until)
 
 
 def _braked(facts: Facts, own: Finding, test: TestRequest) -> Finding:
