@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import yaml
@@ -61,6 +61,7 @@ from tests.integration.kube import (
 from tests.support.admission_helpers import Signer, new_host_key
 from tests.support.server_helpers import write_kubeconfig
 
+T = TypeVar("T")
 NAMES = Names()
 TAINT = {"key": "muster.dev/preflight", "effect": "NoSchedule"}
 LABELS = {"example.com/gpu": "yes"}
@@ -133,6 +134,19 @@ class Cluster:
 
     def attach(self, mode: Mode) -> course.Written:
         return course.attach(self.api(), replace(SETTINGS, mode=mode), datetime.now(UTC))
+
+    def daemon_set(self, name: str, while_there: Callable[[], T]) -> T:
+        """What happens while their cluster has a DaemonSet without our toleration."""
+        path, labels = "/apis/apps/v1/namespaces/default/daemonsets", {"app": name}
+        pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "x"}]}}
+        spec = {"selector": {"matchLabels": labels}, "template": pod}
+        self.api().create(
+            path, {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}, "spec": spec}
+        )
+        try:
+            return while_there()
+        finally:
+            self.api().delete(f"{path}/{name}")
 
     @contextmanager
     def admitter(self, mode: Mode) -> Iterator[subprocess.Popen[bytes]]:
@@ -238,7 +252,8 @@ class Machine:
         """As kubelet does, which knows nothing of Muster."""
         reply = self.try_to_register(labels=labels or LABELS)
         assert reply.status == 201, reply.message
-        return reply.body
+        body: dict[str, Any] = reply.body
+        return body
 
     def try_to_register(self, **changes: Any) -> Any:
         self.boot, self.machine_id = self.boot or str(uuid.uuid4()), self.machine_id or uuid.uuid4().hex
@@ -297,8 +312,7 @@ class Machine:
         NodeApi(self.config()).annotate({NAMES.agent: note, **notes})
 
     def node(self) -> dict[str, Any]:
-        found: dict[str, Any] = dict(self.cluster.api().get(f"{NODES}/{self.name}"))
-        return found
+        return dict(self.cluster.api().get(f"{NODES}/{self.name}"))
 
     def taints(self) -> list[Any]:
         found = (self.node().get("spec") or {}).get("taints") or []
@@ -356,9 +370,24 @@ def test_all_of_it(cluster: Cluster) -> None:
     uid = old.register()["metadata"]["uid"]
     before = cluster.objects()
 
+    # It looks, and writes nothing; nor into another cluster than is meant.
+    words = ["attach", "--image", SETTINGS.image, "--gpu-nodes", "example.com/gpu=yes", "--gpu-nodes", "gpu-by-name"]
+    assert cluster.muster(*words).returncode == 2
+    assert cluster.muster(*words, "--cluster", "other").returncode == 2
+    looked = cluster.muster(*words, "--cluster", "test", "--dry-run", "--json")
+    assert looked.returncode == 0, looked.stderr
+    found = json.loads(looked.stdout)
+    assert (found["gpu_nodes"], found["without_gpus"], found["taints_by"]) == (["gpu-old"], ["gpu-old"], "policy")
+    assert cluster.objects() == before
+    rendered = cluster.muster(*words, "--enforce", "--render", str(cluster.directory / "manifests"))
+    assert rendered.returncode == 0, rendered.stderr
+    nobody = cluster.server.kubeconfig("somebody")
+    cannot = cluster.muster(*words, "--cluster", "test", env={"KUBECONFIG": str(nobody)})
+    assert cannot.returncode == 1 and "you may not write" in cannot.stderr
     # It observes: what is there is said, and nothing is tainted.
-    done = cluster.attach(Mode.OBSERVING)
-    assert (done.found.nodes, done.found.without_gpus) == (("gpu-old",), ("gpu-old",))
+    done = cluster.muster(*words, "--cluster", "test", "--level", "quick", "--taint-by", "webhook")
+    assert done.returncode == 0, done.stderr
+    assert cluster.muster("attach", "nodes").returncode == 0
     healthy, sick = cluster.machine("gpu-1"), cluster.machine("gpu-2")
     for machine in (old, healthy, sick):
         if machine is not old:
@@ -387,7 +416,10 @@ def test_all_of_it(cluster: Cluster) -> None:
     )
 
     # It enforces: the webhook taints what is new, and what is in doubt is kept from work.
-    cluster.attach(Mode.ENFORCING)
+    refused = cluster.daemon_set("driver", lambda: cluster.muster(*words, "--cluster", "test", "--enforce"))
+    assert refused.returncode == 1 and "default/driver" in refused.stderr
+    enforcing = [*words, "--cluster", "test", "--enforce", "--level", "quick", "--taint-by", "webhook"]
+    assert cluster.muster(*enforcing).returncode == 0
     fresh, other = cluster.machine("gpu-3"), cluster.machine("cpu-1")
     with cluster.webhook() as webhook:
         until("the webhook is used", lambda: tainted(fresh), 30)
