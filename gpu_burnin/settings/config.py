@@ -64,16 +64,16 @@ class PublishConfig:
         "The kubelet's client certificate and key, in one PEM file.",
         Path("/var/lib/kubelet/pki/kubelet-client-current.pem"),
     )
-    token: Path | None = option(
-        PATH,
-        "File with a token of the API, which is read for each request. When set, the node speaks with it and not with "
-        "C(client_cert).",
-    )
     domain: str = option(
         text("a domain name"),
         "Domain of the cluster's taints and annotations.",
         DEFAULT_DOMAIN,
         role=Role(variable=None, value="{{ fleet_domain }}"),
+    )
+    token: Path | None = option(
+        PATH,
+        "File with a token of the API, which is read for each request. When set, the node speaks with it and not with "
+        "C(client_cert).",
     )
 
     @property

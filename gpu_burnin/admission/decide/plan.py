@@ -37,12 +37,10 @@ def plan_of(facts: Facts, judged: Judged) -> Plan:
     if not own.fit or shown.who:
         needs, left = _budget_to_gate(facts, own, shown), left_at_work(facts, fit=own.fit and not shown.who)
         if left:
-            shown, needs = _left(shown if shown.who else own, test), Budget.TEST if begun is not None and begun.mine else None
-            planned = (
-                planned
-                if test.request is not None
-                else planned or Next("tested" if left == AT_WORK else "kept from new work", left)
-            )
+            mine = begun is not None and begun.mine
+            shown, needs = _left(shown if shown.who else own, test), Budget.TEST if mine else None
+            if test.request is None and planned is None:
+                planned = Next("tested" if left == AT_WORK else "kept from new work", left)
         elif needs is Budget.GATE and facts.denied is needs:
             shown, needs = _braked(facts, own, test), None
         else:

@@ -55,7 +55,7 @@ def test_observing_calls_a_passed_node_ready() -> None:
 
 def test_an_idle_node_is_tested_at_once_and_a_busy_one_later() -> None:
     idle = seen(make_view(None, node=OPEN), rules=OBSERVING)
-    assert (idle.state, idle.needs, idle.taints) == ("testing", Budget.TEST, {"testing:NoSchedule"})
+    assert (idle.state, idle.needs, idle.taints) == ("testing", Budget.TEST, frozenset({"testing:NoSchedule"}))
     busy = seen(make_view(None, node=OPEN, pods=(GPU_POD,)), rules=OBSERVING)
     assert (busy.state, busy.taints, busy.request) == ("new", frozenset(), "")
 
@@ -64,7 +64,7 @@ def test_enforcing_leaves_a_node_that_was_at_work_and_never_tested() -> None:
     busy = seen(make_view(None, node=OPEN, pods=(GPU_POD,)), rules=ENFORCING)
     assert (busy.taints, busy.ready, busy.evict) == (frozenset(), False, ())
     idle = seen(make_view(None, node=OPEN), rules=ENFORCING)
-    assert (idle.needs, idle.taints) == (Budget.GATE, {"preflight:NoSchedule"})
+    assert (idle.needs, idle.taints) == (Budget.GATE, frozenset({"preflight:NoSchedule"}))
     # Once it was tested it is judged as any other, and a person's word holds at once.
     failed = seen(make_view(LOST, node=OPEN, pods=(GPU_POD,)), rules=ENFORCING)
     assert "preflight:NoSchedule" in failed.taints

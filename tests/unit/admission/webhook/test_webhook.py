@@ -91,7 +91,7 @@ def test_the_server_makes_its_certificate_anew_before_it_ends(tmp_path: Path) ->
     try:
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
         context.check_hostname = False
-        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+        review: dict[str, Any] = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
         review |= {"request": request({"metadata": {"name": "gpu-x"}})}
         asked = urllib.request.Request(f"https://127.0.0.1:{hook.port}/taint", json.dumps(review).encode())
         with urllib.request.urlopen(asked, context=context, timeout=10) as reply:

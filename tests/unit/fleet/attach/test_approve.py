@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +21,7 @@ ENROLMENT = Enrolment("gpu-1", EnrolmentSpec(ENROLLED_BY_AGENT, ""))
 NODE = {"metadata": {"uid": "u-1"}, "status": {"nodeInfo": {"machineID": MACHINE}}}
 
 
-def entry(name: str, **identity: str) -> dict[str, NodeAdmission]:
+def entry(name: str, **identity: Any) -> dict[str, NodeAdmission]:
     return {name: NodeAdmission(name, Spec(identity=Identity(**identity)))}
 
 
@@ -51,7 +52,9 @@ def test_a_machine_of_an_image_is_not_approved_here() -> None:
 
 def test_a_token_goes_to_the_cluster_of_the_current_context(tmp_path: Path) -> None:
     path = tmp_path / "config"
-    of = {"clusters": [{"name": "c", "cluster": {"server": "https://x", "certificate-authority": "ca.crt"}}]}
+    of: dict[str, Any] = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://x", "certificate-authority": "ca.crt"}}]
+    }
     of |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
     path.write_text(yaml.safe_dump(of))
     made = yaml.safe_load(with_token(path, "t"))
