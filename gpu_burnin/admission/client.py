@@ -101,7 +101,7 @@ class KubeApi:
         before_write: Callable[[], None] = lambda: None,
     ) -> None:
         """Raises ApiError when the kubeconfig cannot be used."""
-        configuration = client.Configuration()
+        configuration: Any = client.Configuration()
         configuration.connection_pool_maxsize = CONNECTIONS
         configuration.retries = urllib3.Retry(
             total=retries,
