@@ -20,6 +20,7 @@ import yaml
 from kubernetes import client, config
 
 from gpu_burnin.admission.silence import words
+from gpu_burnin.admission.token_file import TokenFile, token_file
 from gpu_burnin.admission.view import Node, Patch
 from gpu_burnin.api.names import Names
 from gpu_burnin.errors import GpuBurninError
@@ -100,7 +101,7 @@ class KubeApi:
         before_write: Callable[[], None] = lambda: None,
     ) -> None:
         """Raises ApiError when the kubeconfig cannot be used."""
-        configuration = client.Configuration()
+        configuration: Any = client.Configuration()
         configuration.connection_pool_maxsize = CONNECTIONS
         configuration.retries = urllib3.Retry(
             total=retries,
@@ -121,6 +122,8 @@ class KubeApi:
                 f"cannot use the kubeconfig {kubeconfig} ({why}); correct its path: site.yml writes an admin's "
                 "to fleet_state_dir/kubeconfig/admin.kubeconfig"
             ) from error
+        if (token := token_file(Path(kubeconfig))) is not None:
+            configuration.refresh_api_key_hook = TokenFile(token)
         self.server = str(configuration.host).rstrip("/")
         # The pool itself: its manager would look it up anew for each request, which costs a tenth of a PATCH's time.
         self._pool: urllib3.HTTPConnectionPool = self._api.rest_client.pool_manager.connection_from_url(self.server)

@@ -24,6 +24,18 @@ _PLURALS = {
     "PriorityLevelConfiguration": "prioritylevelconfigurations",
     "FlowSchema": "flowschemas",
     "CustomResourceDefinition": "customresourcedefinitions",
+    "ServiceAccount": "serviceaccounts",
+    "ConfigMap": "configmaps",
+    "Secret": "secrets",
+    "Service": "services",
+    "Lease": "leases",
+    "Deployment": "deployments",
+    "DaemonSet": "daemonsets",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
 }
 
 

@@ -14,6 +14,7 @@ from gpu_burnin.admission.jobs_config import JobsConfig
 from gpu_burnin.admission.jobs_config import problem as jobs_problem
 from gpu_burnin.admission.schedule.rules import TestRules, parse_tests
 from gpu_burnin.admission.view import Rules, RuleSeconds
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.heartbeat import RENEW_S
 from gpu_burnin.api.names import DEFAULT_DOMAIN, Names
 from gpu_burnin.errors import GpuBurninError
@@ -50,7 +51,8 @@ class AdmitterConfig:
     At most `joins_per_s` nodes are let in in any second; by itself the admitter keeps at most `max_unready_share` of
     the nodes from work (new boots and people's asks are not counted), and `expire_share` of them for old evidence. All
     nodes are looked at again each `resync_s`, spread over that time. `confirm_power_cycle` is as in view.Rules.
-    `jobs` is None for a fleet without teams.
+    `jobs` is None for a fleet without teams. `mode` says how it stands to its cluster: attached, it approves no
+    certificate.
     """
 
     domain: str = DEFAULT_DOMAIN
@@ -68,6 +70,7 @@ class AdmitterConfig:
     tests: TestRules = field(default_factory=TestRules)
     calendar: tuple[Window, ...] = ()
     jobs: JobsConfig | None = None
+    mode: Mode = Mode.BUILT
 
     @property
     def names(self) -> Names:
@@ -82,7 +85,8 @@ class AdmitterConfig:
     @property
     def decision_rules(self) -> Rules:
         """What decisions depend on."""
-        return Rules(**vars(self.rules), names=self.names, confirm_power_cycle=self.confirm_power_cycle)
+        power = self.confirm_power_cycle
+        return Rules(**vars(self.rules), names=self.names, confirm_power_cycle=power, mode=self.mode)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from gpu_burnin.api.agent_note import AgentNote, Maintenance
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.evidence import Statement
 from gpu_burnin.api.heartbeat import RENEW_S
 from gpu_burnin.api.names import Names
@@ -100,6 +101,7 @@ class Rules(RuleSeconds):
     names: Names = field(default_factory=Names)
     # Whether a power cycle that a FAIL asked for has to be confirmed before the node is let in again.
     confirm_power_cycle: bool = True
+    mode: Mode = Mode.BUILT
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ class Identity:
 
     `addresses` and `dns_names` are what its kubelet may ask certificates for. `carried_sequence` is the highest that
     was seen of the node before it had this record, or before etcd was restored; no lower one counts for its key.
-    `pod_range` are the addresses of its pods, which a machine is told that enrols itself.
+    `pod_range` are the addresses of its pods, which a machine is told that enrols itself. `node_uid` is the Node that
+    a machine of an attached cluster was approved as, "" where any of that name is it; `trust` says how its key came to
+    be believed: "first-use" where nobody compared it with anything, "" for one that the inventory pins.
     """
 
     host_key: str = _named("hostKey", "")
@@ -62,6 +64,8 @@ class Identity:
     carried_sequence: int = _named("carriedSequence", 0)
     carried_report_sha256: str = _named("carriedReportSHA256", "")
     pod_range: str = field(default="", metadata={JSON_NAME: "podRange", **_ABSENT})
+    node_uid: str = field(default="", metadata={JSON_NAME: "nodeUID", **_ABSENT})
+    trust: str = field(default="", metadata=_ABSENT)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ from gpu_burnin.system import journald
 
 
 @click.command()
+@click.option("--contained", is_flag=True, help="In a pod: no systemd, an own key, and enrolment (`muster attach`).")
+@click.option("--node-name", metavar="NAME", help="With --contained: name of the Node that the pod is on.")
 @host_options
-def watch(config_path: Path | None, state_dir: Path | None) -> None:
+def watch(config_path: Path | None, state_dir: Path | None, contained: bool, node_name: str | None) -> None:
     """Watch this node's GPUs while users work on them; gpu-burnin-watch.service runs it.
 
     It follows the kernel log and NVML. A fatal XID, a lost GPU or other hardware than was tested closes the local gate
@@ -23,6 +25,8 @@ def watch(config_path: Path | None, state_dir: Path | None) -> None:
     """
     from gpu_burnin.node.watch.serve import serve
 
+    if contained != (node_name is not None):
+        raise click.UsageError("--contained and --node-name belong together")
     config, stop = host_config(config_path, state_dir), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -33,4 +37,16 @@ def watch(config_path: Path | None, state_dir: Path | None) -> None:
         if not (journald.is_output() and journald.send(entry)):
             click.echo(message)
 
-    serve(config, say, stop)
+    if node_name is None:
+        serve(config, say, stop)
+        return
+    from gpu_burnin.node import contained as pod
+
+    config = pod.prepare(config, node_name)
+    serve(
+        config,
+        say,
+        stop,
+        pod.Contained(config, config_path),
+        {"enrolment": lambda: pod.keep_enrolled(config, say, stop)},
+    )

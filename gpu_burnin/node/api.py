@@ -1,5 +1,5 @@
-"""The node's own Node at the API server, with kubelet's certificate: get, list, watch, annotate. And its agent's
-heartbeat: renew. Standard library only.
+"""The node's own Node at the API server, with kubelet's certificate or a pod's token: get, list, watch, annotate. And
+its agent's heartbeat: renew. Standard library only.
 
 Nothing else can be asked: a node reads and writes itself by name.
 """
@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from gpu_burnin.api.enrolment import enrolments_path
 from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document, heartbeats_path
-from gpu_burnin.api.names import HEARTBEAT_KIND
+from gpu_burnin.api.names import ENROLMENT_KIND, HEARTBEAT_KIND
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.codec import to_json
-from gpu_burnin.system.files import parse_json
+from gpu_burnin.system.files import parse_json, read_text
 
 REQUEST_TIMEOUT_S = 10.0
 GONE = 410
@@ -88,6 +89,26 @@ class NodeApi:
             made = canonical_json(heartbeat_document(name, heartbeat, names))
             self._json("POST", heartbeats_path(names), made, HEARTBEAT_KIND)
 
+    def enrolment(self) -> dict[str, Any] | None:
+        """The own NodeEnrolment, None where there is none. Raises as get()."""
+        try:
+            return self._json(
+                "GET", enrolments_path(self._config.publish.names, self._config.node_name), kind=ENROLMENT_KIND
+            )
+        except NotYet as error:
+            if error.status != NOT_FOUND:
+                raise
+            return None
+
+    def enrol(self, document: Mapping[str, Any], *, again: bool) -> None:
+        """Say in the own NodeEnrolment who this machine is; `again`: in the place of what it said. Raises as get()."""
+        names, name = self._config.publish.names, self._config.node_name
+        if again:
+            change = canonical_json({"spec": document["spec"]})
+            self._json("PATCH", enrolments_path(names, name), change, ENROLMENT_KIND)
+        else:
+            self._json("POST", enrolments_path(names), canonical_json(dict(document)), ENROLMENT_KIND)
+
     def listed(self) -> Change:
         """The Node, None where there is none, with the version a watch goes on from. Raises as get()."""
         document = self._json("GET", f"/api/v1/nodes?{urlencode(self._selector())}")
@@ -140,14 +161,15 @@ class NodeApi:
             )
         if not publish.ca.exists():
             raise GpuBurninError(f"{node}: publish.ca {publish.ca} does not exist; correct the configuration")
-        if not publish.client_cert.exists():
+        if publish.token is None and not publish.client_cert.exists():
             raise NotYet(
                 f"{publish.client_cert} does not exist; kubelet makes it once its certificate request is approved",
                 certificate=False,
             )
         try:
             context = ssl.create_default_context(cafile=str(publish.ca))
-            context.load_cert_chain(str(publish.client_cert))
+            if publish.token is None:
+                context.load_cert_chain(str(publish.client_cert))
         except (OSError, ssl.SSLError) as error:
             raise NotYet(f"cannot load {publish.ca} or {publish.client_cert} ({error})") from error
         return http.client.HTTPSConnection(parts.hostname, parts.port or 443, timeout=timeout_s, context=context)
@@ -155,7 +177,7 @@ class NodeApi:
     def _ask(
         self, connection: http.client.HTTPSConnection, method: str, path: str, body: bytes | None = None
     ) -> http.client.HTTPResponse:
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", **self._bearer()}
         if body is not None:
             headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
         connection.connect()
@@ -164,6 +186,16 @@ class NodeApi:
             connection.sock.setsockopt(socket.IPPROTO_TCP, name, value)
         connection.request(method, path, body, headers)
         return connection.getresponse()
+
+    def _bearer(self) -> dict[str, str]:
+        token = self._config.publish.token
+        if token is None:
+            return {}
+        try:
+            # Read each time: kubelet renews it in its place.
+            return {"Authorization": f"Bearer {read_text(token).strip()}"}
+        except (OSError, UnicodeDecodeError) as error:
+            raise NotYet(f"{token} cannot be read ({error}); the pod's volume brings it") from error
 
     def _json(self, method: str, path: str, body: bytes | None = None, kind: str = _NODE) -> dict[str, Any]:
         connection, server = self._connect(REQUEST_TIMEOUT_S), self._config.publish.server

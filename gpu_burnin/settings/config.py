@@ -70,6 +70,11 @@ class PublishConfig:
         DEFAULT_DOMAIN,
         role=Role(variable=None, value="{{ fleet_domain }}"),
     )
+    token: Path | None = option(
+        PATH,
+        "File with a token of the API, which is read for each request. When set, the node speaks with it and not with "
+        "C(client_cert).",
+    )
 
     @property
     def names(self) -> Names:

@@ -313,15 +313,28 @@ def apply_ledger(server: Server) -> None:
         until(f"{path}'s being served", lambda: provisioner.request("GET", path).status == 200)  # noqa: B023
 
 
+def _of_the_fleet(directory: Path) -> list[str]:
+    return [
+        "--feature-gates=ManifestBasedAdmissionControlConfig=true",
+        f"--admission-control-config-file={directory / 'admission/admission.yaml'}",
+        f"--authentication-config={directory / 'authentication.yaml'}",
+        f"--audit-policy-file={directory / 'audit-policy.yaml'}",
+        f"--audit-log-path={directory / 'audit.log'}",
+        f"--encryption-provider-config={directory / 'encryption.yaml'}",
+    ]
+
+
 @contextmanager
 def api_server(
     directory: Path,
     *flags: str,
     etcd_flags: Sequence[str] = ("--unsafe-no-fsync",),
     command: Callable[[Sequence[str]], Sequence[str]] = list,
+    foreign: bool = False,
 ) -> Iterator[Server]:
     """etcd and kube-apiserver, with further flags, ready and with the fleet's RBAC, until the block ends.
 
+    `foreign`: as others would build it, with nothing of the fleet: no static policies, no roles, no namespace.
     `command` gives what is run in the place of the server's words.
     Raises FileNotFoundError without the binaries and TimeoutError when they do not start.
     """
@@ -365,12 +378,7 @@ def api_server(
         "--allow-privileged=true",
         "--enable-admission-plugins=NodeRestriction",
         "--endpoint-reconciler-type=none",
-        "--feature-gates=ManifestBasedAdmissionControlConfig=true",
-        f"--admission-control-config-file={directory / 'admission/admission.yaml'}",
-        f"--authentication-config={directory / 'authentication.yaml'}",
-        f"--audit-policy-file={directory / 'audit-policy.yaml'}",
-        f"--audit-log-path={directory / 'audit.log'}",
-        f"--encryption-provider-config={directory / 'encryption.yaml'}",
+        *(() if foreign else _of_the_fleet(directory)),
         *flags,
     ]
     server = Server(
@@ -385,5 +393,8 @@ def api_server(
         server.apiserver.start()
         server.wait_ready()
         root = KubeApi(server.kubeconfig("root", ["system:masters"]))
+        if foreign:
+            yield server
+            return
         write_objects(rbac_objects(), root, lambda: root, apply=True)
         yield server

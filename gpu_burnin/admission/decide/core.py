@@ -12,10 +12,11 @@ from gpu_burnin.admission.decide.desired import (
     ledger_labels,
     node_patch,
     our_taints,
+    proven,
     shut,
     team_taint,
 )
-from gpu_burnin.admission.decide.draining import draining
+from gpu_burnin.admission.decide.draining import Draining, draining
 from gpu_burnin.admission.decide.facts import Facts, TestRequest, look
 from gpu_burnin.admission.decide.finding import Finding, VerdictLabel
 from gpu_burnin.admission.decide.nodes import gated, labelled_ready
@@ -26,8 +27,10 @@ from gpu_burnin.admission.decide.plan import plan_of
 from gpu_burnin.admission.decide.retest import why_asked, with_test
 from gpu_burnin.admission.decide.team import with_team
 from gpu_burnin.admission.decide.times import earliest, later, stamp, when
+from gpu_burnin.admission.decide.unproven import observes
 from gpu_burnin.admission.decide.words import PAUSED, sentence
 from gpu_burnin.admission.view import Budget, Patch, Pod, Rules, View
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.names import ADMITTER_USER, NO_SCHEDULE
 from gpu_burnin.api.record import (
     MOST_TRANSITIONS,
@@ -116,7 +119,7 @@ def _decide(seen: Facts) -> Decision:
     own, plan = judged.own, plan_of(facts, judged)
     if facts.denied is not None and plan.needs is not None:
         return _stay(seen)
-    leaving = draining(facts, own)
+    leaving = Draining() if observes(facts) else draining(facts, own)
     let_in = plan.open and own.fit and not own.due and facts.statement is not None
     status = replace(
         facts.status,
@@ -129,7 +132,7 @@ def _decide(seen: Facts) -> Decision:
     status = _moved(status, plan.shown, now, _changed_since(facts) if let_in else "")
     status = with_team(facts, plan, status)
     # True for a node that may take work, and for no other.
-    verified = "True" if plan.open else "False" if own.verdict is VerdictLabel.FAIL else "Unknown"
+    verified = "True" if proven(facts, own, plan) else "False" if own.verdict is VerdictLabel.FAIL else "Unknown"
     asks = (ask for ask in (facts.spec.hold, facts.spec.quarantine, facts.spec.retest, facts.spec.repair) if ask)
     since = when(status.since) if plan.shown.code == GPUS_MISSING else None
     grace = later(since, facts.rules.gpus_grace_s) if since is not None else None
@@ -170,7 +173,7 @@ def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
     message = f"{view.name}: it has no NodeAdmission; add it to the inventory and run site.yml, or delete its Node"
     status = Status(code="NOT_PROVISIONED", message=message)
     node, names = view.node, rules.names
-    if node is None or not (gated(node, names) or labelled_ready(node)):
+    if node is None or rules.mode is Mode.OBSERVING or not (gated(node, names) or labelled_ready(node)):
         return Decision(status)
     patch = node_patch(node, shut(node, names), (names.preflight, names.team))
     said_patch = condition_patch(node, "Unknown", status.code, message, now)

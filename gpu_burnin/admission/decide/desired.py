@@ -19,7 +19,9 @@ from gpu_burnin.admission.decide.nodes import condition, effects, taints
 from gpu_burnin.admission.decide.plan import Plan
 from gpu_burnin.admission.decide.retest import request_annotation
 from gpu_burnin.admission.decide.times import stamp
+from gpu_burnin.admission.decide.unproven import observes
 from gpu_burnin.admission.view import Node, Patch
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.names import (
     CONDITION,
     FEED_LABEL,
@@ -52,22 +54,24 @@ def desired_state(facts: Facts, own: Finding, plan: Plan, leaving: Draining, sta
     """All that is ours on the Node."""
     names, node, request, restored = facts.rules.names, facts.node, plan.test.request, doubted(facts.spec, status)
     accepted = status.accepted if plan.open else None
+    # In a cluster of others NoExecute would end the pods that bring the driver, which the test needs.
+    attached = facts.rules.mode is not Mode.BUILT
     wanted: dict[tuple[str, str], str] = {}
     if not plan.open:
         # NoExecute only after a boot: it would end what still runs on a node that is merely in doubt.
-        wanted |= _shut(node, names, execute=facts.rebooted)
+        wanted |= _shut(node, names, execute=facts.rebooted and not attached)
     if leaving.code:
         wanted[names.quarantine, NO_SCHEDULE] = leaving.code
         was_lost = {"key": names.quarantine, "value": leaving.code, "effect": NO_EXECUTE}
-        if leaving.lost or any(was_lost.items() <= taint.items() for taint in taints(node)):
+        if (leaving.lost and not attached) or any(was_lost.items() <= taint.items() for taint in taints(node)):
             wanted[names.quarantine, NO_EXECUTE] = leaving.code
     if plan.open and plan.shown.state is State.TESTING:
         wanted[names.testing, NO_SCHEDULE] = ""
-    if facts.windows.why:
+    if facts.windows.why and not observes(facts):
         wanted[names.maintenance, NO_SCHEDULE] = ""
     wanted |= team_taint(status.team, names)
     labels = {
-        READY_LABEL: "true" if plan.open else None,
+        READY_LABEL: "true" if proven(facts, own, plan) else None,
         VERDICT_LABEL: str(VerdictLabel.EXPIRED if own.code == "EVIDENCE_EXPIRED" else own.verdict),
         SIMULATED_LABEL: "true" if accepted is not None and accepted.simulated else None,
         **ledger_labels(facts.spec, status.team),
@@ -81,6 +85,11 @@ def desired_state(facts: Facts, own: Finding, plan: Plan, leaving: Draining, sta
         note = {key: value for key, value in to_json(accepted).items() if key != "hardware"}
         annotations[names.admitted] = canonical_json(note).decode("ascii")
     return DesiredState(wanted, labels, annotations)
+
+
+def proven(facts: Facts, own: Finding, plan: Plan) -> bool:
+    """Whether the node may take work and is said to be fit. What attaching leaves at work may be open without proof."""
+    return plan.open and ((own.fit and not plan.shown.who) or facts.rules.mode is Mode.BUILT)
 
 
 def shut(node: Node, names: Names) -> DesiredState:

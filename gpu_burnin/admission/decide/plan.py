@@ -9,6 +9,7 @@ from gpu_burnin.admission.decide.finding import ASKED_CODES, LEDGER_RESTORED, Fi
 from gpu_burnin.admission.decide.order import Judged
 from gpu_burnin.admission.decide.outlook import next_of
 from gpu_burnin.admission.decide.retest import begun_test, why_asked
+from gpu_burnin.admission.decide.unproven import AT_WORK, left_at_work, observes
 from gpu_burnin.admission.decide.words import active, brief, sentence
 from gpu_burnin.admission.view import Budget
 from gpu_burnin.api.record import Next, State
@@ -34,8 +35,13 @@ def plan_of(facts: Facts, judged: Judged) -> Plan:
     test, begun, planned = begun_test(facts, judged)
     is_open = was_open
     if not own.fit or shown.who:
-        needs = _budget_to_gate(facts, own, shown)
-        if needs is Budget.GATE and facts.denied is needs:
+        needs, left = _budget_to_gate(facts, own, shown), left_at_work(facts, fit=own.fit and not shown.who)
+        if left:
+            mine = begun is not None and begun.mine
+            shown, needs = _left(shown if shown.who else own, test), Budget.TEST if mine else None
+            if test.request is None and planned is None:
+                planned = Next("tested" if left == AT_WORK else "kept from new work", left)
+        elif needs is Budget.GATE and facts.denied is needs:
             shown, needs = _braked(facts, own, test), None
         else:
             shown, is_open = replace(shown, message=sentence(shown.message)), False
@@ -49,7 +55,11 @@ def plan_of(facts: Facts, judged: Judged) -> Plan:
         asked = facts.spec.hold or facts.spec.quarantine
         free = was_open or (asked is None and facts.status.code in ASKED_CODES)
         needs = None if free else Budget.JOIN
-    elif own.due and (begun.mine if begun else facts.status.state is own.state and facts.denied is None):
+    elif (
+        own.due
+        and not observes(facts)
+        and (begun.mine if begun else facts.status.state is own.state and facts.denied is None)
+    ):
         # Old proof of an idle node: it is kept from new work, as one that was never tested. Its test begins now, or is
         # in the record but not on the Node yet.
         shown, is_open, needs = replace(own, message=sentence(own.message)), False, Budget.EXPIRE
@@ -81,6 +91,14 @@ def _budget_to_gate(facts: Facts, own: Finding, shown: Finding) -> Budget | None
     was_let_in = facts.status.accepted is not None
     own_step = not facts.gated or (closed_without_grant and (own.fault or was_let_in))
     return Budget.GATE if own_step else None
+
+
+def _left(found: Finding, test: TestRequest) -> Finding:
+    """A node of an attached cluster that would be closed and is not: nothing on it is asked to leave either."""
+    state = State.SUSPECT if found.state is State.QUARANTINED else found.state
+    if test.request is not None and not test.unanswered:
+        state = State.TESTING
+    return Finding(state, found.code, sentence(found.message), who=found.who, until=found.until)
 
 
 def _braked(facts: Facts, own: Finding, test: TestRequest) -> Finding:

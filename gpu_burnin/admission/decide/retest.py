@@ -16,9 +16,11 @@ from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
 from gpu_burnin.admission.decide.nodes import annotation
 from gpu_burnin.admission.decide.order import Judged
 from gpu_burnin.admission.decide.times import later, stamp, when
+from gpu_burnin.admission.decide.unproven import left_at_work
 from gpu_burnin.admission.decide.words import PAUSED, active, sentence
 from gpu_burnin.admission.view import Budget, Rules
 from gpu_burnin.api.agent_note import Asked, note_text
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.api.record import Ask, Next, Request, State
 from gpu_burnin.types import Verdict
@@ -75,7 +77,8 @@ def begun_test(facts: Facts, judged: Judged) -> tuple[TestRequest, TestTrigger |
     if not why and wanted.mine and not own.fit and (patience := _patience(facts, judged)) and facts.now < patience:
         awaited = "its agent has not spoken" if own.code == LEDGER_RESTORED else "its own burn-in has not come"
         why, until = f"if {awaited} by then" if own.awaited else "the last test has cleared nothing", patience
-    if not why and wanted.mine and facts.denied is not None and (own.fit or own.code == LEDGER_RESTORED):
+    at_work = own.fit or own.code == LEDGER_RESTORED or left_at_work(facts, fit=False)
+    if not why and wanted.mine and facts.denied is not None and at_work:
         why = "the admitter begins no test of its own before a budget has room for it"
     if why:
         old = facts.status.next
@@ -212,6 +215,8 @@ def _patience(facts: Facts, judged: Judged) -> datetime | None:
         if one.after != own.state:
             break
         since = when(one.at) or since
+    if own.awaited and rules.mode is not Mode.BUILT:
+        return None  # no test comes by itself there
     if own.awaited:
         return later(since or facts.now, _level_s(facts.spec.evidence.level) + rules.request_timeout_s)
     tested = facts.tested_at

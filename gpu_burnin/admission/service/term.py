@@ -31,6 +31,7 @@ from gpu_burnin.admission.service.reflector import Reflector
 from gpu_burnin.admission.service.turns import Turns
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.settings import AdmitterConfig
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.names import HEARTBEAT_PLURAL, KIND, PAUSE, PLURAL, SYSTEM_NAMESPACE
 from gpu_burnin.api.record import State
@@ -117,7 +118,7 @@ class Term:
                 self.pause,
                 fieldSelector=f"metadata.name={PAUSE}",
             ),
-            "csrs": self._reflector(CSRS, "certificate requests", self.requests),
+            **self._certificates(config),
             **self.jobs.reflectors(self._wait),
         }
         self.steady_after_s = 0.0
@@ -193,6 +194,12 @@ class Term:
         feed = Feed(store, enqueue.get(id(store), self._enqueue))
 
         return Reflector(self.api, path, what, feed, self.journal.say, self.metrics, selectors, missing, self._wait)
+
+    def _certificates(self, config: AdmitterConfig) -> dict[str, Reflector]:
+        """In a cluster of others somebody else approves the certificates of kubelets."""
+        if config.mode is not Mode.BUILT:
+            return {}
+        return {"csrs": self._reflector(CSRS, "certificate requests", self.requests)}
 
     def _wait(self, seconds: float) -> object:
         return self._over.wait(seconds)

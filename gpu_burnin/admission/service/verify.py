@@ -35,6 +35,13 @@ class Verifier:
         if not key:
             message = f"{name}: its NodeAdmission has no host key; probe the host (muster probe) and run site.yml"
             return Evidence(code="HOST_KEY_UNKNOWN", message=message)
+        bound = record.spec.identity.node_uid
+        if bound and bound != str(node["metadata"].get("uid", "")):
+            message = (
+                f"{name}: its Node was made anew since its machine was approved; see that it is the same one, then "
+                f"`muster attach approve {name} --again`"
+            )
+            return Evidence(code="EVIDENCE_NODE", message=message)
         try:
             envelope = decode_annotation(text)
             digest = hashlib.sha256(

@@ -42,12 +42,36 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     help="What it keeps from one look to the next.",
 )
 @click.option("--metrics", type=_FILE, metavar="FILE", help="Leave the numbers here, for node_exporter.")
-def gate_probe(kubeconfig: Path, policies: Path, audit_log: Path, state_dir: Path, metrics: Path | None) -> None:
+@click.option(
+    "--attached",
+    type=_FOLDER,
+    help="Instead: compare an attached cluster's gate with that of this folder, from ConfigMap muster-gate.",
+)
+@click.option("--every", type=click.IntRange(1), metavar="SECONDS", help="With --attached: look again and again.")
+def gate_probe(
+    kubeconfig: Path,
+    policies: Path,
+    audit_log: Path,
+    state_dir: Path,
+    metrics: Path | None,
+    attached: Path | None,
+    every: int | None,
+) -> None:
     """Ask this host's API server whether the gate holds, once, and count in its audit log who went round it.
 
     Each line says what is wrong, or who acted in the name of the admitter. Exit code 0 when the gate is in force, 1
     when it is not, 3 when that could not be found out.
     """
+    if attached is not None:
+        from gpu_burnin.admission.client import KubeApi
+        from gpu_burnin.admission.gate_probe import attached as of_objects
+
+        api = KubeApi(kubeconfig)
+        if every is not None:
+            of_objects.forever(api, attached, click.echo, float(every))
+        sys.exit(of_objects.once(api, attached, click.echo))
+    if every is not None:
+        raise click.UsageError("--every goes with --attached")
     from gpu_burnin.admission.gate_probe.probe import Place, once
 
     sys.exit(once(Place(kubeconfig, policies, audit_log, state_dir, metrics), click.echo, time.time()))

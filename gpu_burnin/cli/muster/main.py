@@ -18,9 +18,11 @@ TABLE: Mapping[str, Row] = {
         "admitter",
         "Admit nodes and watch over them: the service of the API-server hosts.",
     ),
+    "attach": (f"{_ROOM}.attach", "attach", "Bring Muster into a cluster that others built."),
     "baseline": (f"{_ROOM}.baseline", "baseline", "Say which GPUs pass and are slow among their peers, or get slower."),
     "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
     "coverage": (f"{_ROOM}.coverage", "coverage", "Say how old each node's proof is, and how probable a test is."),
+    "detach": (f"{_ROOM}.attach", "detach", "Remove from a cluster all that attach has written."),
     "fabric": (f"{_ROOM}.fabric", "fabric", "Plan tests between nodes, and say what their results name."),
     "gate-probe": (
         f"{_ROOM}.gate_probe",
@@ -46,6 +48,7 @@ TABLE: Mapping[str, Row] = {
     ),
     "status": (f"{_ROOM}.status", "status", "Say how the fleet's nodes stand, and which need a person."),
     "teams": (f"{_ROOM}.teams", "teams", "Say what each team has and uses, and why its first job waits."),
+    "webhook": (f"{_ROOM}.webhook", "webhook", "Add the preflight taint to new GPU Nodes: a service of attach."),
     "who": (f"{_ROOM}.who", "who", "Say who can do what in a namespace, and who did what there."),
     "why": (f"{_ROOM}.why", "why", "Say what happened to a node, a pod or a job, and what set it off."),
 }

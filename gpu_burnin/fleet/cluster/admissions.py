@@ -17,6 +17,7 @@ from typing import Any
 from gpu_burnin.admission.client import NODES, Gone, KubeApi, admissions_path
 from gpu_burnin.admission.service.pause import Pause
 from gpu_burnin.admission.waiting import ONE_BY_ONE
+from gpu_burnin.api.attached import GATE_EVENT_NAME, Attached, Mode, attached_path, parse_attached
 from gpu_burnin.api.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.never_came import newest_of
@@ -67,7 +68,8 @@ class Snapshot:
     """The fleet at one time. `pause` is the switch's who, why and until, None when it is off.
 
     `brake` says which nodes should be out and are not, "" where there are none. `short` says what teams lack of nodes
-    of their own.
+    of their own. `attached` is how Muster stands to a cluster of others, None to its own; `gate` what its probe said
+    is wrong with the gate.
     """
 
     rows: tuple[Row, ...]
@@ -77,6 +79,13 @@ class Snapshot:
     server: str = ""
     brake: str = ""
     short: tuple[str, ...] = ()
+    attached: Attached | None = None
+    gate: str = ""
+
+    @property
+    def mode(self) -> Mode:
+        """How Muster stands to its cluster."""
+        return Mode.BUILT if self.attached is None else self.attached.mode
 
     @property
     def states(self) -> dict[str, int]:
@@ -136,6 +145,8 @@ class Snapshot:
             "paused": dict(self.pause) if self.pause is not None else None,
             "brake": self.brake,
             "short": [*self.short],
+            "mode": str(self.mode),
+            "gate": self.gate,
         }
 
 
@@ -254,7 +265,7 @@ def _never_came(found: Row, reports: Path | None) -> Row:
 
 def _news(fleet: Snapshot) -> object:
     """What of it is news: not that time goes by."""
-    return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause, fleet.brake, fleet.short
+    return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause, fleet.brake, fleet.short, fleet.gate
 
 
 def _snapshot(
@@ -265,7 +276,21 @@ def _snapshot(
     ordered = tuple(sorted((*listed.values(), *others), key=lambda one: natural(one.name)))
     leader = leader_of(api.find(LEASE_PATH, "read the admitter's lease"), now)
     brake = _brake(api, ordered, nodes, now)
-    return Snapshot(ordered, leader, standing_pause(api, now), now, api.server, brake, _short(api, ordered))
+    config = api.find(attached_path(), "read how Muster is attached")
+    attached = None if config is None else parse_attached(config)
+    gate = "" if attached is None else _open_gate(api, now)
+    pause = standing_pause(api, now)
+    return Snapshot(ordered, leader, pause, now, api.server, brake, _short(api, ordered), attached, gate)
+
+
+def _open_gate(api: KubeApi, now: datetime) -> str:
+    """What the probe of an attached cluster said of the gate within the last minutes."""
+    event = api.find(f"{_ALARMS}/{GATE_EVENT_NAME}", "read what the gate's probe said") or {}
+    try:
+        age_s = (now - parse_rfc3339(str(event.get("lastTimestamp")))).total_seconds()
+    except ValueError:
+        return ""
+    return str(event.get("message") or "") if age_s < _ALARM_S else ""
 
 
 def _short(api: KubeApi, rows: Sequence[Row]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.admissions import Snapshot
 from gpu_burnin.fleet.cluster.rows import NEEDS_PERSON, Row, names_of
@@ -15,6 +16,7 @@ _MOST_ROWS, _MOST_COMING = 30, 10
 _MOST_NAMES = 4
 _MOST_ALERTS = 12
 _LEAST_REASON = 40
+_WOULD_CLOSE = (State.NEW, State.SUSPECT, State.QUARANTINED, State.HELD)
 COMING = "Comes by itself, or with a burn-in that passes"
 # A first burn-in that failed leaves no Node and no evidence: only the node and the controller's reports know of it.
 UNHEARD = "No evidence yet: not tested, or no PASS; `muster why NODE` says which"
@@ -56,7 +58,7 @@ def summary(fleet: Snapshot) -> str:
 
 def notes(fleet: Snapshot) -> tuple[str, ...]:
     """The pause, the leader and the oldest proof, each in a sentence; what keeps nodes out comes first."""
-    found = []
+    found = [*_attached(fleet)]
     if fleet.pause is not None:
         until = f" until {fleet.pause['until']}" if fleet.pause.get("until") else ""
         found.append(
@@ -86,6 +88,21 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
     if oldest is not None:
         found.append(f"oldest proof of a ready node: {oldest.name}, {to_the_minute(oldest.proven) or 'none'}")
     return tuple(found)
+
+
+def _attached(fleet: Snapshot) -> tuple[str, ...]:
+    """That the cluster is of others, what is weaker there, and what would happen."""
+    if fleet.attached is None:
+        return ()
+    of = fleet.attached
+    where = f"attached to a cluster of others, {of.mode}: GPU Nodes are {of.gpu_nodes.words}"
+    if of.mode is Mode.OBSERVING:
+        would = [row.name for row in fleet.waiting if row.state in _WOULD_CLOSE]
+        whom = f"; with --enforce {names_of(would, _MOST_NAMES)} would be kept from work" if would else ""
+        said = f"{where}; no node is kept from work{whom}"
+    else:
+        said = f"{where}; an admin can take the gate away, no kubelet waits for a PASS (docs/operations/attach.md)"
+    return (*((f"GATE OPEN: {fleet.gate}",) if fleet.gate else ()), said)
 
 
 def reason(row: Row) -> str:

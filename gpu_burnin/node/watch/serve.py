@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpu_burnin import __version__
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
@@ -24,8 +24,17 @@ from gpu_burnin.settings.config import Config
 _TICK_S = 1.0
 
 
-def serve(config: Config, say: Say, stop: threading.Event) -> None:
-    """Watch until `stop` is set. Raises GpuBurninError where the node has no boot id or its XID table is broken."""
+def serve(
+    config: Config,
+    say: Say,
+    stop: threading.Event,
+    system: System | None = None,
+    more: Mapping[str, Callable[[], None]] | None = None,
+) -> None:
+    """Watch until `stop` is set. `system` starts burn-ins, `more` are further threads.
+
+    Raises GpuBurninError where the node has no boot id or its XID table is broken.
+    """
     inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     failed: list[str] = []
     now_s, api, cloud = time.monotonic, NodeApi(config), reader(config)
@@ -44,7 +53,7 @@ def serve(config: Config, say: Say, stop: threading.Event) -> None:
     agent = Agent(
         config,
         load_xids(),
-        system=System(),
+        system=system or System(),
         say=say,
         want=writer.want,
         ask_nvml=gpus.ask,
@@ -83,6 +92,8 @@ def serve(config: Config, say: Say, stop: threading.Event) -> None:
         start("heartbeat", lambda: sender.run(stop))
     else:
         say("publish.server is not set: no cluster hears of this node")
+    for name, run in (more or {}).items():
+        start(name, run)
     next_s = now_s()
     while not stop.is_set():
         with contextlib.suppress(queue.Empty):

@@ -72,6 +72,8 @@ def resolved(words: list[str]) -> click.Context:
     command: click.Command = PROGRAMS[program]
     context = click.Context(command, info_name=program)
     while isinstance(command, click.Group) and (words or not command.invoke_without_command):
+        if words[0].startswith("--") and command.invoke_without_command:
+            break
         name, *words = words
         found = command.get_command(context, name)
         assert found is not None, f"no command {name}"

@@ -1,0 +1,250 @@
+"""`muster attach` and `muster detach`: Muster in a cluster that others built."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpu_burnin.api.names import Names
+from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
+
+if TYPE_CHECKING:
+    pass
+
+_CLUSTER = click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Name of the cluster that is meant, as the kubeconfig's current context has it: a second word against the "
+    "wrong kubeconfig.",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+
+
+@click.group(invoke_without_command=True)
+@click.option("--image", metavar="REF", help="The container image of this version.")
+@click.option(
+    "--gpu-nodes",
+    "gpu_nodes",
+    multiple=True,
+    metavar="LABEL=VALUE|NAME",
+    help="Which Nodes have GPUs: a label that they have when they are created, or names. Again for more.",
+)
+@click.option("--enforce", is_flag=True, help="Taint new GPU Nodes and keep those in doubt from work; else observe.")
+@click.option(
+    "--taint-by",
+    type=click.Choice(("auto", "webhook", "policy")),
+    default="auto",
+    show_default=True,
+    help="What adds the taint to a new GPU Node; auto is a policy where the cluster has them.",
+)
+@click.option("--level", default="standard", show_default=True, help="Level of the burn-in.")
+@click.option(
+    "--driver-root",
+    default="/",
+    show_default=True,
+    help="Where the driver is on the hosts; gpu-operator's driver container has it in /run/nvidia/driver.",
+)
+@click.option("--hosts", is_flag=True, help="The node's part is the package on the hosts: make no DaemonSet.")
+@click.option("--despite-daemonsets", is_flag=True, help="Enforce though DaemonSets do not tolerate the taint.")
+@click.option(
+    "--render",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the manifests into this folder and ask no cluster.",
+)
+@click.option("--dry-run", is_flag=True, help="Look, say what would be written, and write nothing.")
+@_CLUSTER
+@_JSON
+@cluster_options
+@click.pass_context
+def attach(
+    context: click.Context,
+    image: str | None,
+    gpu_nodes: tuple[str, ...],
+    enforce: bool,
+    taint_by: str,
+    level: str,
+    driver_root: str,
+    hosts: bool,
+    despite_daemonsets: bool,
+    render: Path | None,
+    dry_run: bool,
+    cluster: str | None,
+    as_json: bool,
+    kubeconfig: Path,
+    domain: str,
+) -> None:
+    """Bring Muster into a cluster that others built: it observes; with --enforce it keeps nodes in doubt from work.
+
+    Run it again to change what it does; `muster detach` removes all of it. Exit code 1 when the cluster cannot be
+    attached so, with nothing written.
+    """
+    if context.invoked_subcommand is not None:
+        context.obj = (kubeconfig, domain)
+        return
+    from gpu_burnin.api.attached import Mode, parse_gpu_nodes
+    from gpu_burnin.fleet.attach import course
+    from gpu_burnin.fleet.attach import render as rendering
+    from gpu_burnin.fleet.attach.settings import WEBHOOK_TAINTS, Settings, check
+
+    if image is None:
+        raise click.UsageError("give --image REF: the image of this version in a registry that the cluster can read")
+    settings = Settings(
+        image,
+        parse_gpu_nodes(gpu_nodes),
+        Mode.ENFORCING if enforce else Mode.OBSERVING,
+        taint_by,
+        domain,
+        level,
+        driver_root,
+        not hosts,
+        cluster or "",
+    )
+    check(settings)
+    if render is not None:
+        by = WEBHOOK_TAINTS if taint_by == course.AUTO else taint_by
+        for path in rendering.write(render, settings, by, datetime.now(UTC)):
+            click.echo(str(path))
+        return
+    _confirm(kubeconfig, cluster)
+    done = course.attach(
+        connect(kubeconfig), settings, datetime.now(UTC), despite=despite_daemonsets, apply=not dry_run
+    )
+    if as_json:
+        click.echo(json.dumps(rendering.to_json(done, dry_run=dry_run), indent=1))
+    else:
+        click.echo(rendering.text(done, dry_run=dry_run), nl=False)
+
+
+@attach.command("nodes")
+@_JSON
+@click.pass_obj
+def nodes(place: tuple[Path, str], as_json: bool) -> None:
+    """Say which machines have come, with the fingerprints of their keys, and which wait for approval."""
+    from gpu_burnin.fleet.attach.approve import claims
+
+    kubeconfig, domain = place
+    found = claims(connect(kubeconfig), Names(domain))
+    if as_json:
+        click.echo(json.dumps([_shown(one) for one in found], indent=1))
+        return
+    for one in found:
+        state = {None: "waits", True: "approved", False: "refused"}[one.approved]
+        click.echo(f"{one.name}  {state}  {one.claim.fingerprint if one.claim else one.why}")
+    if not found:
+        click.echo("no agent has come yet; see the pods of DaemonSet muster-node in muster-system")
+
+
+def _shown(one: Any) -> dict[str, Any]:
+    claim = one.claim
+    of = {"fingerprint": claim.fingerprint, "machine_id": claim.machine_id} if claim else {"problem": one.why}
+    return {"node": one.name, "approved": one.approved, **of}
+
+
+@attach.command("approve")
+@click.argument("names", nargs=-1, metavar="NODE...")
+@click.option("--all", "everybody", is_flag=True, help="All that wait: whoever comes first with a name is that node.")
+@click.option("--reason", default="approved by hand", show_default=True, help="Why, for the ledger.")
+@click.option("--level", default="standard", show_default=True, help="The least level of their burn-in.")
+@click.option("--again", is_flag=True, help="Also where key or Node are others than were approved before.")
+@click.option("--allow-simulated", is_flag=True, help="Admit simulated GPUs; for labs only.")
+@click.pass_obj
+def approve(
+    place: tuple[Path, str],
+    names: tuple[str, ...],
+    everybody: bool,
+    reason: str,
+    level: str,
+    again: bool,
+    allow_simulated: bool,
+) -> None:
+    """Believe the key with which a node's agent signs; compare its fingerprint with the agent's log if you can.
+
+    Nothing else can say that a machine is this node, so the ledger says that its key was trusted on first use.
+    """
+    from gpu_burnin.api.enrolment import Decision
+    from gpu_burnin.api.levels import LEVEL_NAMES
+    from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
+    from gpu_burnin.fleet.attach import approve as approving
+    from gpu_burnin.system.clock import rfc3339
+
+    if bool(names) == everybody:
+        raise click.UsageError("name nodes, or give --all")
+    if level not in LEVEL_NAMES:
+        raise click.UsageError(f"--level {level!r} is none of {', '.join(LEVEL_NAMES)}")
+    kubeconfig, domain = place
+    api, keys = connect(kubeconfig), Names(domain)
+    wanted = names or tuple(one.name for one in approving.claims(api, keys) if one.approved is None and one.claim)
+    failed = []
+    with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
+        for name in wanted:
+            decision = Decision(True, _who(api), reason, rfc3339(datetime.now(UTC)))
+            try:
+                claim = approving.approve(
+                    provisioner, keys, name, decision, level, allow_simulated=allow_simulated, again=again
+                )
+            except GpuBurninError as error:
+                failed.append(name)
+                click.echo(str(error), err=True)
+            else:
+                click.echo(f"{name}  approved  {claim.fingerprint}")
+    if failed:
+        raise GpuBurninError(f"not approved: {', '.join(failed)}", EXIT_FAIL)
+
+
+@attach.command("forget")
+@click.argument("name", metavar="NODE")
+@click.pass_obj
+def forget(place: tuple[Path, str], name: str) -> None:
+    """Have a node's agent say anew who it is, as after its state directory was lost; then approve it with --again."""
+    from gpu_burnin.fleet.attach import approve as approving
+
+    kubeconfig, domain = place
+    with approving.provisioner(connect(kubeconfig), kubeconfig.expanduser()) as provisioner:
+        approving.forget(provisioner, Names(domain), name)
+    click.echo(f"{name}: forgotten; its agent says within a minute who it is")
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@_CLUSTER
+@_JSON
+@cluster_options
+def detach(dry_run: bool, cluster: str | None, as_json: bool, kubeconfig: Path, domain: str) -> None:
+    """Remove all that `muster attach` has written, and its marks from the Nodes; work is not touched.
+
+    The state directory stays on the hosts: reports, evidence and the agent's key. Safe to run again.
+    """
+    from gpu_burnin.api.attached import GpuNodes
+    from gpu_burnin.fleet.attach import course
+    from gpu_burnin.fleet.attach.settings import Settings
+
+    _confirm(kubeconfig, cluster)
+    # Which Nodes have GPUs says nothing of names, which are all that is asked here.
+    settings = Settings("none", GpuNodes(names=("none",)), domain=domain)
+    removed = course.detach(connect(kubeconfig), settings, apply=not dry_run)
+    if as_json:
+        click.echo(json.dumps({"removed": [*removed], "dry_run": dry_run}, indent=1))
+    else:
+        click.echo("\n".join(removed) if removed else "there is nothing of Muster here")
+
+
+def _confirm(kubeconfig: Path, cluster: str | None) -> None:
+    from gpu_burnin.fleet.attach.approve import current_cluster
+
+    name, entry = current_cluster(kubeconfig.expanduser())
+    there = f"this kubeconfig is of cluster {name!r} ({entry.get('server')})"
+    if cluster is None:
+        raise click.UsageError(f"{there}; if you mean it: --cluster {name}")
+    if cluster != name:
+        raise click.UsageError(f"{there}, and you mean {cluster!r}")
+
+
+def _who(api: Any) -> str:
+    from gpu_burnin.fleet.cluster.asks import user
+
+    return str(user(api))

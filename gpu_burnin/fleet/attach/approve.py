@@ -1,0 +1,201 @@
+"""Who a machine is, decided by a person: its agent's key is pinned in the ledger, with its Node and its machine id.
+
+Nobody has compared the key with anything, so the ledger says that it was trusted on first use. What binds it: the
+enrolment was written with a token that the cluster made for a pod on that very node.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_burnin.admission.client import KubeApi, NotFound, admissions_path
+from gpu_burnin.api.attached import ENROLLED_BY_AGENT, PROVISIONER_ACCOUNT
+from gpu_burnin.api.enrolment import (
+    Claim,
+    Decision,
+    Enrolment,
+    EnrolmentError,
+    claim_of,
+    enrolments_path,
+    parse_enrolment,
+)
+from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
+from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document, parse
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.image.enrolments import decide
+from gpu_burnin.system.codec import to_json
+
+FIRST_USE = "first-use"
+_TOKEN_S = 600
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A node and what its agent claims; `approved` is None before a decision, `why` what cannot be believed."""
+
+    name: str
+    claim: Claim | None
+    approved: bool | None
+    why: str = ""
+
+
+def claims(api: KubeApi, names: Names) -> list[Claimed]:
+    """All of them. Raises ApiError."""
+    found = []
+    for item in api.items(enrolments_path(names), "list the NodeEnrolments"):
+        enrolment = parse_enrolment(item)
+        decided = enrolment.spec.decision
+        try:
+            claim, why = claim_of(enrolment), ""
+        except EnrolmentError as error:
+            claim, why = None, str(error)
+        found.append(Claimed(enrolment.name, claim, decided.approved if decided else None, why))
+    return sorted(found, key=lambda one: one.name)
+
+
+def approve(
+    api: KubeApi,
+    names: Names,
+    node: str,
+    decision: Decision,
+    level: str,
+    *,
+    allow_simulated: bool = False,
+    again: bool = False,
+) -> Claim:
+    """Let a machine be this node. `api` is the provisioner's. `again`: its Node or key is another one than before.
+
+    Raises EnrolmentError for what is in doubt, and ApiError. The ledger first: a run that is cut is only begun.
+    """
+    found = api.find(enrolments_path(names, node), f"read the NodeEnrolment of {node}")
+    if found is None:
+        raise EnrolmentError(f"{node}: its agent has not come yet; see that the pod of muster-node runs there")
+    enrolment = parse_enrolment(found)
+    claim = claim_of(enrolment)
+    ledger = {entry.name: entry for entry in map(parse, api.items(admissions_path(names), "list the NodeAdmissions"))}
+    there = api.node(node)
+    if doubts := doubts_of(enrolment, claim, there, ledger, again=again):
+        raise EnrolmentError(" | ".join(doubts))
+    identity = Identity(
+        host_key=claim.host_key,
+        machine_id=claim.machine_id,
+        allow_simulated=allow_simulated,
+        node_uid=str((there or {}).get("metadata", {}).get("uid", "")),
+        trust=FIRST_USE,
+    )
+    old = ledger.get(node)
+    if old is None:
+        made = document(NodeAdmission(node, Spec(identity=identity, evidence=Proof(level=level))), names)
+        api.create(admissions_path(names), made, f"create the NodeAdmission of {node}")
+    elif old.spec.identity != identity:
+        # Merged: what a number says of the old key does not count for the new one.
+        change = {"spec": {"identity": {"carriedSequence": None, **to_json(identity)}}}
+        api.merge(admissions_path(names, node), change, f"write the NodeAdmission of {node}")
+    if enrolment.spec.decision is None:
+        decide(api, names, enrolment, decision)
+    return claim
+
+
+def doubts_of(
+    enrolment: Enrolment,
+    claim: Claim,
+    node: Mapping[str, Any] | None,
+    ledger: Mapping[str, NodeAdmission],
+    *,
+    again: bool,
+) -> list[str]:
+    """Why this machine may not be this node; a sentence each. Pure."""
+    name, found = enrolment.name, []
+    if enrolment.spec.token != ENROLLED_BY_AGENT:
+        return [f"{name}: it enrolled with a token of a machine image; approve it with `muster image approve`"]
+    if node is None:
+        return [f"{name}: there is no Node of this name; wait until its kubelet has registered it"]
+    reported = str(((node.get("status") or {}).get("nodeInfo") or {}).get("machineID", ""))
+    if reported != claim.machine_id:
+        found.append(
+            f"{name}: its agent speaks of machine {claim.machine_id}, its kubelet of {reported or 'none'}; mount the "
+            "host's /etc/machine-id into the agent's pod"
+        )
+    for other, entry in sorted(ledger.items()):
+        if other != name and claim.host_key == entry.spec.identity.host_key:
+            found.append(f"{name}: its key is that of {other}; remove the identity folder of the one that is a copy")
+        if other != name and claim.machine_id == entry.spec.identity.machine_id:
+            found.append(f"{name}: its machine id is that of {other}: it was renamed, or one is a copy of it")
+    old = ledger.get(name)
+    if old is not None and not again:
+        uid = str(node["metadata"].get("uid", ""))
+        if old.spec.identity.host_key != claim.host_key:
+            found.append(f"{name}: it was approved with another key; find out why, then approve it with --again")
+        elif old.spec.identity.node_uid not in ("", uid):
+            found.append(f"{name}: its Node was made anew; see that it is the same machine, then --again")
+    return found
+
+
+def forget(api: KubeApi, names: Names, node: str) -> None:
+    """Have the agent say anew who it is. The ledger stays until that is approved. Raises EnrolmentError."""
+    try:
+        api.delete(enrolments_path(names, node), f"remove the NodeEnrolment of {node}")
+    except NotFound as error:
+        raise EnrolmentError(f"{node}: it has not enrolled; there is nothing to forget") from error
+
+
+@contextmanager
+def provisioner(api: KubeApi, kubeconfig: Path) -> Iterator[KubeApi]:
+    """The API as who alone writes identities: with a token of minutes, which the audit log says you asked for.
+
+    Raises ApiError.
+    """
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/{PROVISIONER_ACCOUNT}/token"
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": _TOKEN_S},
+    }
+    answer = api.create(path, request, f"ask for a token of {PROVISIONER_ACCOUNT}")
+    text = with_token(kubeconfig, str(answer["status"]["token"]))
+    with tempfile.TemporaryDirectory(prefix="muster-attach-") as folder:
+        place = Path(folder) / "kubeconfig"
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        yield KubeApi(place)
+
+
+def with_token(kubeconfig: Path, token: str) -> str:
+    """The kubeconfig's current cluster with this token. Raises GpuBurninError."""
+    cluster = dict(current_cluster(kubeconfig)[1])
+    authority = cluster.get("certificate-authority")
+    if isinstance(authority, str):
+        cluster["certificate-authority"] = str(kubeconfig.absolute().parent / authority)
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"token": token}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "c",
+        }
+    )
+
+
+def current_cluster(kubeconfig: Path) -> tuple[str, Mapping[str, Any]]:
+    """Name and entry of the cluster that the current context names. Raises GpuBurninError."""
+    try:
+        loaded = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
+        current = loaded["current-context"]
+        [context] = [one["context"] for one in loaded["contexts"] if one["name"] == current]
+        [cluster] = [one["cluster"] for one in loaded["clusters"] if one["name"] == context["cluster"]]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise GpuBurninError(
+            f"{kubeconfig}: names no current context with a cluster ({error}); give --kubeconfig one file that does"
+        ) from error
+    return str(context["cluster"]), cluster

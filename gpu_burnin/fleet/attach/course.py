@@ -1,0 +1,251 @@
+"""Attaching and detaching: what is looked at first, what is written, and what is removed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from gpu_burnin.admission.client import NODES, ApiError, Conflict, KubeApi, NotFound, Object, node_path
+from gpu_burnin.admission.gate_probe.attached import refuses
+from gpu_burnin.admission.objects import path_of, shown_name, write_objects
+from gpu_burnin.admission.provision import define
+from gpu_burnin.admission.webhook.certificate import Pair, make_authority, usable
+from gpu_burnin.api.attached import WEBHOOK_CA, Mode
+from gpu_burnin.api.names import CONDITION, LABEL_PREFIX, LEASE, PAUSE, SYSTEM_NAMESPACE, Names
+from gpu_burnin.fleet.attach.discover import (
+    Capabilities,
+    Found,
+    Refused,
+    capabilities,
+    look,
+    refuse_others,
+    refuse_unable,
+)
+from gpu_burnin.fleet.attach.manifests import Parts, parts
+from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings
+
+AUTO = "auto"
+_SECRET = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{WEBHOOK_CA}"
+_MOST_TRIES = 5
+# An API server goes by a policy until it has seen that it is gone.
+_GATE_FORGOTTEN_S = _GATE_SEEN_S = 30.0
+_FORBIDDEN = 403
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written and removed (or would be), and what was found."""
+
+    capabilities: Capabilities
+    found: Found
+    settings: Settings
+    written: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = False, apply: bool = True) -> Written:
+    """Have the cluster attached so. `despite`: enforce though DaemonSets do not tolerate the taint.
+
+    Raises Refused, with nothing written, and ApiError.
+    """
+    can = capabilities(api)
+    if not can.gate:
+        raise Refused(f"{api.server} ({can.version}): {can.missing[0]}")
+    settings = choose_taints(settings, can)
+    first = parts(settings, {})
+    refuse_unable(api, first.all())
+    refuse_others(api, [*first.namespace, *first.definitions])
+    found = look(api, settings)
+    if settings.enforcing and found.intolerant and not despite:
+        raise Refused(
+            f"{api.server}: these DaemonSets do not tolerate {settings.names.preflight}:NoSchedule and would not come "
+            f"to a new GPU Node, which its burn-in may need: {', '.join(found.intolerant)}; give those of driver, "
+            "network and device plugin the toleration, and then --despite-daemonsets for those that can wait"
+        )
+    made = parts(settings, _authority(api, now) if _webhook(settings) else {})
+    obsolete = [one for one in variants(settings) if path_of(one) not in set(map(path_of, made.all()))]
+    removed = [shown_name(one) for one in obsolete if api.find(path_of(one), f"read {shown_name(one)}") is not None]
+    if apply:
+        _write(api, made, settings.names)
+        for one in obsolete:
+            _remove(api, one)
+        _await_gate(api, settings)
+    named = [shown_name(one) for one in made.all()]
+    return Written(can, found, settings, tuple(named), tuple(removed))
+
+
+def choose_taints(settings: Settings, can: Capabilities) -> Settings:
+    """By policy where the cluster has it, which needs no certificate and cannot be away."""
+    if settings.taints_by == AUTO:
+        return replace(settings, taints_by=POLICY_TAINTS if can.taint_policy else WEBHOOK_TAINTS)
+    if settings.taints_by == POLICY_TAINTS and not can.taint_policy:
+        raise Refused(f"{can.version} has no MutatingAdmissionPolicy in its v1 API; leave --taint-by out")
+    return settings
+
+
+def authority(now: datetime) -> dict[str, str]:
+    """A new one for the webhook, as the Secret has it."""
+    made = make_authority(now, "muster-webhook")
+    return {"ca.crt": made.certificate, "ca.key": made.key}
+
+
+def variants(settings: Settings) -> list[Object]:
+    """All objects that attach may have written, whatever its settings were."""
+    found: dict[str, Object] = {}
+    for by in (WEBHOOK_TAINTS, POLICY_TAINTS):
+        of = replace(settings, mode=Mode.ENFORCING, taints_by=by, daemonset=True)
+        found |= {path_of(one): one for one in parts(of, {}).all()}
+    return list(found.values())
+
+
+def detach(
+    api: KubeApi,
+    settings: Settings,
+    *,
+    apply: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[str, ...]:
+    """Remove everything; the names of what was there. Nodes are left as they were. Safe to run again.
+
+    First what adds taints, then the rights of the admitter, so that it can put nothing back; the gate, then the taints
+    that it holds. Raises Refused and ApiError.
+    """
+    there = [one for one in variants(settings) if api.find(path_of(one), f"read {shown_name(one)}") is not None]
+    guarded = [one for one in there if one["kind"] in ("Namespace", "CustomResourceDefinition")]
+    refuse_others(api, guarded)
+    of_namespace = [_in_system("coordination.k8s.io/v1", "Lease", LEASE), _in_system("v1", "ConfigMap", PAUSE)]
+    there += [one for one in of_namespace if api.find(path_of(one)) is not None]
+    nodes = [
+        str(node["metadata"]["name"]) for node in api.items(NODES, "list the nodes") if traces(node, settings.names)
+    ]
+    if apply:
+        order = sorted(there, key=_removal)
+        before = [one for one in order if _removal(one) < _KEPT_TO_THE_END]
+        for one in before:
+            _remove(api, one)
+        until_s = clock() + _GATE_FORGOTTEN_S
+        for name in nodes:
+            while not _clean(api, name, settings.names, last=clock() >= until_s):
+                sleep(0.5)
+        for one in order[len(before) :]:
+            _remove(api, one)
+    return (*(shown_name(one) for one in sorted(there, key=_removal)), *(f"Node/{name} (marks)" for name in nodes))
+
+
+def traces(node: Object, names: Names) -> list[dict[str, Any]]:
+    """The JSON Patch operations that take from a Node all that is Muster's, but for its condition. Pure."""
+    metadata, prefix = node["metadata"], f"{names.preflight.partition('/')[0]}/"
+    found: list[dict[str, Any]] = []
+    taints = (node.get("spec") or {}).get("taints") or []
+    kept = [taint for taint in taints if not str(taint.get("key")).startswith(prefix)]
+    if kept != taints:
+        found.append({"op": "add", "path": "/spec/taints", "value": kept} if kept else _gone("/spec/taints"))
+    for place, of in (("labels", LABEL_PREFIX), ("annotations", prefix)):
+        keys = [key for key in metadata.get(place) or {} if key.startswith(of)]
+        found += [_gone(f"/metadata/{place}/{key.replace('~', '~0').replace('/', '~1')}") for key in keys]
+    return found or ([_gone("")] if _condition(node) is not None else [])
+
+
+_ORDER = {
+    "MutatingWebhookConfiguration": 0,
+    "MutatingAdmissionPolicyBinding": 0,
+    "MutatingAdmissionPolicy": 1,
+    "ClusterRoleBinding": 2,
+    "RoleBinding": 2,
+    "ValidatingAdmissionPolicyBinding": 3,
+    "ValidatingAdmissionPolicy": 4,
+    "Deployment": 5,
+    "DaemonSet": 5,
+    "Namespace": 9,
+}
+_KEPT_TO_THE_END = 6
+
+
+def _removal(one: Object) -> int:
+    return _ORDER.get(str(one["kind"]), 7 if "namespace" in one["metadata"] else 6 if "Role" in one["kind"] else 8)
+
+
+def _clean(api: KubeApi, name: str, names: Names, *, last: bool) -> bool:
+    """Whether it is done; False where the gate that is gone still holds, which raises at the `last` try."""
+    for _ in range(_MOST_TRIES):
+        node = api.node(name)
+        if node is None:
+            return True
+        test = {"op": "test", "path": "/metadata/resourceVersion", "value": node["metadata"]["resourceVersion"]}
+        patch = [one for one in traces(node, names) if one["path"]]
+        try:
+            if patch:
+                node = api.patch(node_path(name), [test, *patch], f"clean node {name}")
+            place = _condition(node)
+            if place is not None:
+                test = {**test, "value": node["metadata"]["resourceVersion"]}
+                gone = _gone(f"/status/conditions/{place}")
+                api.patch(f"{node_path(name)}/status", [test, gone], f"clean the status of node {name}")
+            return True
+        except Conflict:
+            continue
+        except ApiError as error:
+            if error.status != _FORBIDDEN or last:
+                raise
+            return False
+    raise Refused(f"{name}: it kept changing while it was cleaned; run `muster detach` again")
+
+
+def _condition(node: Object) -> int | None:
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return next((place for place, one in enumerate(conditions) if one.get("type") == CONDITION), None)
+
+
+def _gone(path: str) -> dict[str, Any]:
+    return {"op": "remove", "path": path}
+
+
+def _remove(api: KubeApi, one: Object) -> None:
+    try:
+        api.delete(path_of(one), f"remove {shown_name(one)}")
+    except NotFound:
+        return
+
+
+def _await_gate(api: KubeApi, settings: Settings) -> None:
+    """An API server goes by a policy seconds after it was written. Raises ApiError where it never does."""
+    until_s = time.monotonic() + _GATE_SEEN_S
+    while not refuses(api, enforcing=settings.enforcing):
+        if time.monotonic() > until_s:
+            raise ApiError(
+                f"{api.server}: the gate was written and does not refuse after {_GATE_SEEN_S:g} s; look at the "
+                "status of the ValidatingAdmissionPolicies muster-*, and run `muster attach` again"
+            )
+        time.sleep(0.5)
+
+
+def _write(api: KubeApi, made: Parts, names: Names) -> None:
+    write_objects(made.namespace, api, lambda: api, apply=True)
+    write_objects(made.definitions, api, lambda: api, apply=True)
+    define(api, names, apply=True, enrolments=True)
+    rest = [*made.rights, *made.config, *made.gate, *made.workloads, *made.taint]
+    write_objects(rest, api, lambda: api, apply=True)
+
+
+def _webhook(settings: Settings) -> bool:
+    return settings.taints_by == WEBHOOK_TAINTS
+
+
+def _authority(api: KubeApi, now: datetime) -> Mapping[str, str]:
+    """The webhook's, as it is where it can stay."""
+    found = (api.find(_SECRET, "read the webhook's authority") or {}).get("data") or {}
+    try:
+        texts = {key: base64.b64decode(found[key]).decode("ascii") for key in ("ca.crt", "ca.key")}
+    except (KeyError, binascii.Error, UnicodeDecodeError):
+        return authority(now)
+    return texts if usable(Pair(texts["ca.crt"], texts["ca.key"]), now) else authority(now)
+
+
+def _in_system(version: str, kind: str, name: str) -> Object:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": SYSTEM_NAMESPACE}}

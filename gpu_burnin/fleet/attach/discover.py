@@ -1,0 +1,147 @@
+"""What a cluster can do and has, found by asking it; a list of versions would be wrong of somebody's build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_burnin.admission.client import NODES, KubeApi, Object
+from gpu_burnin.admission.objects import path_of, shown_name
+from gpu_burnin.api.attached import preflight_taint
+from gpu_burnin.api.names import MANAGED_BY
+from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
+from gpu_burnin.fleet.attach.policies import ADMISSION
+from gpu_burnin.fleet.attach.settings import Settings
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_GPU = "nvidia.com/gpu"
+
+
+class Refused(GpuBurninError):
+    """The cluster is not one that can be attached so, and nothing was written."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, EXIT_FAIL)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the API server answers for. `missing` are sentences: what it lacks, and what that means."""
+
+    version: str
+    gate: bool
+    taint_policy: bool
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The cluster's GPU Nodes, and what stands in the way of tainting new ones."""
+
+    nodes: tuple[str, ...]
+    at_work: tuple[str, ...]
+    without_gpus: tuple[str, ...]
+    intolerant: tuple[str, ...]
+
+
+def capabilities(api: KubeApi) -> Capabilities:
+    """Ask. Raises ApiError."""
+    version = str(api.get("/version", "read its version").get("gitVersion", "unknown"))
+    listed = api.find(f"/apis/{ADMISSION}", "list what it can admit by") or {}
+    kinds = {str(one.get("kind")) for one in listed.get("resources") or []}
+    gate, taint_policy = "ValidatingAdmissionPolicy" in kinds, "MutatingAdmissionPolicy" in kinds
+    missing = []
+    if not gate:
+        missing.append(
+            f"it has no ValidatingAdmissionPolicy in {ADMISSION} (1.30 and newer have it): nothing could hold the "
+            "taint, nor keep a node's token to its own Node, so it cannot be attached"
+        )
+    if not taint_policy:
+        missing.append(
+            f"it has no MutatingAdmissionPolicy in {ADMISSION} (1.36 and newer have it): a webhook adds the taint, and "
+            "while it is away new GPU Nodes join only where the node group registers them with it"
+        )
+    return Capabilities(version, gate, taint_policy, tuple(missing))
+
+
+def refuse_unable(api: KubeApi, wanted: Iterable[Object]) -> None:
+    """Raise Refused where the user may not write these, each named; ApiError where that cannot be asked."""
+    lacking = []
+    for kind in {one["kind"]: one for one in wanted}.values():
+        group = kind["apiVersion"].rpartition("/")[0]
+        parts = path_of(kind).split("/")
+        resource = {"group": group, "resource": parts[-2], "verb": "patch"}
+        resource |= {"namespace": kind["metadata"]["namespace"]} if "namespace" in kind["metadata"] else {}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": resource},
+        }
+        answer = api.create(_REVIEWS, review, "ask what you may do")
+        if not (answer.get("status") or {}).get("allowed"):
+            lacking.append(parts[-2])
+    if lacking:
+        raise Refused(
+            f"{api.server}: you may not write {', '.join(sorted(lacking))}; attach as an admin of the cluster, or give "
+            "one the files of --render"
+        )
+
+
+def refuse_others(api: KubeApi, wanted: Iterable[Object]) -> None:
+    """Raise Refused where one of these is there and not of an attach: a built fleet's, or somebody else's."""
+    for one in wanted:
+        found = api.find(path_of(one), f"read {shown_name(one)}")
+        if found is not None and not MANAGED_BY.items() <= ((found["metadata"].get("labels") or {}).items()):
+            raise Refused(
+                f"{api.server}: {shown_name(one)} is there and was not made by attach, so this cluster is a fleet that "
+                "site.yml built, or another program has the name; attach another cluster, or remove it first"
+            )
+
+
+def look(api: KubeApi, settings: Settings) -> Found:
+    """Its GPU Nodes and DaemonSets. Raises ApiError."""
+    nodes = [node for node in api.items(NODES, "list the nodes") if settings.gpu_nodes.matches(node)]
+    names = {str(node["metadata"]["name"]) for node in nodes}
+    busy = {
+        str(pod["spec"].get("nodeName"))
+        for pod in api.items("/api/v1/pods", "list the pods", fieldSelector="spec.nodeName!=")
+        if _takes_gpus(pod)
+    }
+    without = (node for node in nodes if _GPU not in ((node.get("status") or {}).get("capacity") or {}))
+    sets = api.items("/apis/apps/v1/daemonsets", "list the DaemonSets")
+    return Found(
+        nodes=tuple(sorted(names)),
+        at_work=tuple(sorted(names & busy)),
+        without_gpus=tuple(sorted(str(node["metadata"]["name"]) for node in without)),
+        intolerant=tuple(sorted(_named(one) for one in sets if blocked(one, nodes, settings))),
+    )
+
+
+def blocked(daemon_set: Mapping[str, Any], nodes: Iterable[Object], settings: Settings) -> bool:
+    """Whether the taint keeps its pods from a new GPU Node that it is meant for. Affinities count as meant."""
+    spec = ((daemon_set.get("spec") or {}).get("template") or {}).get("spec") or {}
+    taint, selector = preflight_taint(settings.names), spec.get("nodeSelector") or {}
+    if any(_tolerates(one, taint) for one in spec.get("tolerations") or []):
+        return False
+    labels = ((node["metadata"].get("labels") or {}) for node in nodes)
+    return any(selector.items() <= one.items() for one in labels)
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:
+    if toleration.get("effect") not in (None, "", taint["effect"]):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint["key"])
+    return toleration.get("key") == taint["key"] and not toleration.get("value")
+
+
+def _takes_gpus(pod: Object) -> bool:
+    from gpu_burnin.admission.service.cache import pod_of
+
+    found = pod_of(pod, "")
+    return bool(found.gpus) and not found.ended
+
+
+def _named(one: Object) -> str:
+    return f"{one['metadata'].get('namespace', '')}/{one['metadata']['name']}"

@@ -1,0 +1,87 @@
+"""What attach says and writes: its manifests as files, and what it has done in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_burnin.fleet.attach.course import Written, authority
+from gpu_burnin.fleet.attach.manifests import parts
+from gpu_burnin.fleet.attach.settings import WEBHOOK_TAINTS, Settings
+from gpu_burnin.system.files import write_atomic
+
+_AUTHORITY = ("ca.crt", "ca.key")
+
+
+def write(folder: Path, settings: Settings, taints_by: str, now: datetime) -> list[Path]:
+    """The manifests, a file for each part, to be applied in the order of their names; the files of before are replaced.
+
+    The webhook's authority is made once and kept beside them: the file with its key is a secret.
+    """
+    settings = replace(settings, taints_by=taints_by)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = parts(settings, _kept(folder, now) if taints_by == WEBHOOK_TAINTS else {}).files()
+    written = []
+    for old in folder.glob("[0-9]0-*.yaml"):
+        if old.name not in made:
+            old.unlink()
+    for name, objects in made.items():
+        path = folder / name
+        write_atomic(path, yaml.safe_dump_all(objects, sort_keys=False, width=110).encode(), mode=0o600)
+        written.append(path)
+    return written
+
+
+def _kept(folder: Path, now: datetime) -> Mapping[str, str]:
+    files = [folder / name for name in _AUTHORITY]
+    if not all(path.exists() for path in files):
+        for name, text in authority(now).items():
+            write_atomic(folder / name, text.encode())
+    return {path.name: path.read_text(encoding="ascii") for path in files}
+
+
+def to_json(done: Written, *, dry_run: bool) -> dict[str, Any]:
+    """Plain JSON values."""
+    found = done.found
+    return {
+        "mode": str(done.settings.mode),
+        "dry_run": dry_run,
+        "version": done.capabilities.version,
+        "missing": [*done.capabilities.missing],
+        "taints_by": done.settings.taints_by,
+        "gpu_nodes": [*found.nodes],
+        "at_work": [*found.at_work],
+        "without_gpus": [*found.without_gpus],
+        "intolerant_daemonsets": [*found.intolerant],
+        "written": [*done.written],
+        "removed": [*done.removed],
+    }
+
+
+def text(done: Written, *, dry_run: bool) -> str:
+    """For people: what it is now, what is missing, what to do next."""
+    found, settings = done.found, done.settings
+    would = "would be " if dry_run else ""
+    lines = [
+        f"{would}attached, {settings.mode}: Kubernetes {done.capabilities.version}, "
+        f"GPU Nodes {settings.gpu_nodes.words}",
+        f"GPU Nodes now: {', '.join(found.nodes) or 'none: is the label right?'}",
+    ]
+    lines += [f"lacking: {sentence}" for sentence in done.capabilities.missing]
+    if found.at_work:
+        lines.append(f"at work, tested when they are idle: {', '.join(found.at_work)}")
+    if found.without_gpus:
+        lines.append(f"without nvidia.com/gpu: {', '.join(found.without_gpus)}; is the device plugin there?")
+    if found.intolerant:
+        lines.append(
+            f"before --enforce, or they stay away from new GPU Nodes: {', '.join(found.intolerant)} need a "
+            f"toleration of {settings.names.preflight}:NoSchedule"
+        )
+    lines += [f"removed: {name}" for name in done.removed]
+    lines.append(f"{len(done.written)} objects {would}written; next: muster attach nodes, muster attach approve NODE")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,55 @@
+"""What an attached cluster is made of, as the user says it: typed, and small."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpu_burnin.api.attached import GpuNodes, Mode
+from gpu_burnin.api.levels import LEVEL_NAMES
+from gpu_burnin.api.names import Names
+from gpu_burnin.errors import GpuBurninError
+
+# Who adds the preflight taint to a new GPU Node.
+WEBHOOK_TAINTS, POLICY_TAINTS = "webhook", "policy"
+_IMAGE = re.compile(r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?")
+_PATH = re.compile(r"/[\w./-]*")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to have. `driver_root` is where the node's driver is: / for one on the host, /run/nvidia/driver for one of
+    gpu-operator's. `daemonset`: the node's part runs in pods, not as the package on the hosts.
+    """
+
+    image: str
+    gpu_nodes: GpuNodes
+    mode: Mode = Mode.OBSERVING
+    taints_by: str = WEBHOOK_TAINTS
+    domain: str = Names().domain
+    level: str = "standard"
+    driver_root: str = "/"
+    daemonset: bool = True
+    cluster: str = ""
+
+    @property
+    def names(self) -> Names:
+        """Keys below the domain."""
+        return Names(self.domain)
+
+    @property
+    def enforcing(self) -> bool:
+        """Whether new GPU Nodes are tainted."""
+        return self.mode is Mode.ENFORCING
+
+
+def check(settings: Settings) -> None:
+    """Raises GpuBurninError for what no cluster would take, or what would be text of another object."""
+    if not _IMAGE.fullmatch(settings.image):
+        raise GpuBurninError(f"--image {settings.image!r} is no reference of an image; give REGISTRY/NAME:TAG")
+    if not _PATH.fullmatch(settings.driver_root) or ".." in settings.driver_root:
+        raise GpuBurninError(f"--driver-root {settings.driver_root!r} is no path; give / or /run/nvidia/driver")
+    if settings.level not in LEVEL_NAMES:
+        raise GpuBurninError(f"--level {settings.level!r} is none of {', '.join(LEVEL_NAMES)}")
+    if settings.mode is Mode.BUILT:
+        raise GpuBurninError("a built fleet is made by site.yml; attach observes or enforces")

@@ -1,0 +1,65 @@
+"""When a machine may be a node of an attached cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_burnin.api.attached import ENROLLED_BY_AGENT
+from gpu_burnin.api.enrolment import Claim, Enrolment, EnrolmentSpec
+from gpu_burnin.api.record import Identity, NodeAdmission, Spec
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.attach.approve import current_cluster, doubts_of, with_token
+
+KEY, MACHINE = "ssh-ed25519 AAAA", "a" * 32
+CLAIM = Claim("gpu-1", ENROLLED_BY_AGENT, KEY, MACHINE, "b", "", "0" * 64)
+ENROLMENT = Enrolment("gpu-1", EnrolmentSpec(ENROLLED_BY_AGENT, ""))
+NODE = {"metadata": {"uid": "u-1"}, "status": {"nodeInfo": {"machineID": MACHINE}}}
+
+
+def entry(name: str, **identity: Any) -> dict[str, NodeAdmission]:
+    return {name: NodeAdmission(name, Spec(identity=Identity(**identity)))}
+
+
+@pytest.mark.parametrize(
+    ("node", "ledger", "again", "words"),
+    [
+        (NODE, {}, False, ""),
+        (None, {}, False, "there is no Node"),
+        ({**NODE, "status": {}}, {}, False, "its kubelet of none"),
+        (NODE, entry("gpu-2", host_key=KEY), False, "its key is that of gpu-2"),
+        (NODE, entry("gpu-2", machine_id=MACHINE), False, "its machine id is that of gpu-2"),
+        (NODE, entry("gpu-1", host_key="ssh-ed25519 BBBB"), False, "approved with another key"),
+        (NODE, entry("gpu-1", host_key="ssh-ed25519 BBBB"), True, ""),
+        (NODE, entry("gpu-1", host_key=KEY, node_uid="u-0"), False, "made anew"),
+        (NODE, entry("gpu-1", host_key=KEY, node_uid="u-1"), False, ""),
+    ],
+)
+def test_what_is_in_doubt_is_named(node: object, ledger: dict[str, NodeAdmission], again: bool, words: str) -> None:
+    found = doubts_of(ENROLMENT, CLAIM, node, ledger, again=again)  # type: ignore[arg-type]
+    assert (words in " ".join(found)) if words else found == []
+
+
+def test_a_machine_of_an_image_is_not_approved_here() -> None:
+    other = replace(ENROLMENT, spec=replace(ENROLMENT.spec, token="abcdef"))
+    [why] = doubts_of(other, CLAIM, NODE, {}, again=False)
+    assert "muster image approve" in why
+
+
+def test_a_token_goes_to_the_cluster_of_the_current_context(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    of: dict[str, Any] = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://x", "certificate-authority": "ca.crt"}}]
+    }
+    of |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
+    path.write_text(yaml.safe_dump(of))
+    made = yaml.safe_load(with_token(path, "t"))
+    assert made["users"] == [{"name": "u", "user": {"token": "t"}}]
+    assert made["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "ca.crt")
+    path.write_text("{}")
+    with pytest.raises(GpuBurninError, match="names no current context"):
+        current_cluster(path)

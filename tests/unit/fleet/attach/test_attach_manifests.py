@@ -1,0 +1,186 @@
+"""What `muster attach` renders: the same gate as the static one, rights that are small, and pods that keep to them."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_burnin.api.attached import GpuNodes, Mode, parse_attached, parse_gpu_nodes
+from gpu_burnin.api.names import Names
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.attach import course, render
+from gpu_burnin.fleet.attach.discover import blocked
+from gpu_burnin.fleet.attach.manifests import Parts, parts
+from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings, check
+from tests.integration.kube import gate_file
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+NODES = GpuNodes("example.com/gpu", "yes", ("gpu-x",))
+ENFORCING = Settings("registry.example.com/muster:1", NODES, Mode.ENFORCING, WEBHOOK_TAINTS)
+OBSERVING = replace(ENFORCING, mode=Mode.OBSERVING)
+CA = {"ca.crt": "certificate", "ca.key": "key"}
+
+
+def made(settings: Settings = ENFORCING) -> Parts:
+    return parts(settings, CA)
+
+
+def one(found: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
+    [item] = [each for each in found if each["kind"] == kind and name in ("", each["metadata"]["name"])]
+    return item
+
+
+def pods(of: Parts) -> dict[str, dict[str, Any]]:
+    work = (each for each in of.workloads if "template" in each["spec"])
+    return {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in work}
+
+
+def test_the_gate_has_every_rule_of_the_static_one() -> None:
+    """One source: whoever adds a rule to the template adds it to both."""
+    static = [
+        each
+        for name in ("gate.yaml", "admissions.yaml")
+        for each in yaml.safe_load_all(gate_file(name, Path("/etc/kubernetes")))
+        if each["kind"] == "ValidatingAdmissionPolicy"
+    ]
+    attached = {each["metadata"]["name"]: each for each in made().gate if not each["kind"].endswith("Binding")}
+    left_out = set()
+    for policy in static:
+        name = policy["metadata"]["name"].removesuffix(".static.k8s.io")
+        if f"{name}.attached" not in attached:
+            left_out.add(name)
+            continue
+        other = attached[f"{name}.attached"]
+        assert len(other["spec"]["validations"]) == len(policy["spec"]["validations"])
+        assert other["spec"]["matchConstraints"] == policy["spec"]["matchConstraints"]
+    assert left_out == {"muster-ledger-definition"}
+    assert "NoExecute" not in str(made().gate)
+
+
+def test_each_policy_is_bound_and_denies() -> None:
+    policies = {each["metadata"]["name"] for each in made().gate if each["kind"] == "ValidatingAdmissionPolicy"}
+    bindings = [each for each in made().gate if each["kind"].endswith("Binding")]
+    assert {each["spec"]["policyName"] for each in bindings} == policies
+    assert all("Deny" in each["spec"]["validationActions"] for each in bindings)
+
+
+def test_while_it_observes_nothing_taints_and_no_taint_is_asked_for() -> None:
+    of = made(OBSERVING)
+    assert of.taint == []
+    assert "muster-preflight-taint" not in pods(of)
+    gate = one(of.gate, "ValidatingAdmissionPolicy", "muster-node-gate.attached")
+    [exempt] = [each for each in gate["spec"]["variables"] if each["name"] == "systemNode"]
+    assert exempt["expression"] == "true"
+    assert parse_attached(one(of.config, "ConfigMap", "muster-attached")).mode is Mode.OBSERVING
+
+
+def test_a_webhook_that_is_away_decides_nothing() -> None:
+    [hook] = one(made().taint, "MutatingWebhookConfiguration")["webhooks"]
+    assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 5)
+    assert [rule["operations"] for rule in hook["rules"]] == [["CREATE"]]
+    assert base64.b64decode(hook["clientConfig"]["caBundle"]) == b"certificate"
+    by_policy = parts(replace(ENFORCING, taints_by=POLICY_TAINTS), {})
+    assert {each["kind"] for each in by_policy.taint} == {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+    assert "muster-preflight-taint" not in pods(by_policy)
+    assert not [each for each in by_policy.config if each["kind"] == "Secret"]
+
+
+def test_no_account_may_read_secrets_or_change_what_admits() -> None:
+    rules = [rule for each in made().rights if "rules" in each for rule in each["rules"]]
+    assert not {"secrets", "*"} & {resource for rule in rules for resource in rule["resources"]}
+    hooks = [rule for rule in rules if "admissionregistration.k8s.io" in rule["apiGroups"]]
+    assert [rule["verbs"] for rule in hooks] == [["get"]]
+    assert not {"impersonate", "escalate", "bind", "*"} & {verb for rule in rules for verb in rule["verbs"]}
+
+
+def test_only_the_nodes_part_is_privileged_and_no_token_lasts() -> None:
+    found = pods(made())
+    assert set(found) == {"muster-admitter", "muster-gate-probe", "muster-preflight-taint", "muster-node"}
+    for name, pod in found.items():
+        [container] = pod["containers"]
+        assert pod["automountServiceAccountToken"] is False
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        if name == "muster-node":
+            assert container["securityContext"]["privileged"]
+            assert {"operator": "Exists"} in pod["tolerations"]
+        else:
+            assert pod["securityContext"]["runAsNonRoot"]
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "serviceAccountName" not in found["muster-preflight-taint"]
+    assert "token" not in {volume["name"] for volume in found["muster-preflight-taint"]["volumes"]}
+    terms = found["muster-node"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert len(terms["nodeSelectorTerms"]) == 2
+    assert "muster-node" not in pods(made(replace(ENFORCING, daemonset=False)))
+
+
+def test_the_same_settings_make_the_same_objects() -> None:
+    assert made() == made()
+    names = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in made().all()]
+    assert len(set(names)) == len(names)
+    assert all(each["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "muster" for each in made().all())
+
+
+def test_rendering_again_keeps_the_authority(tmp_path: Path) -> None:
+    first = render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)
+    texts = {path.name: path.read_text() for path in first}
+    assert {path.name: path.read_text() for path in render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)} == texts
+    render.write(tmp_path, OBSERVING, WEBHOOK_TAINTS, NOW)
+    assert not (tmp_path / "60-taint.yaml").exists()
+    assert all((path.stat().st_mode & 0o077) == 0 for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        ((), "is for you to say"),
+        (("a=b", "c=d"), "two labels"),
+        (("a='b",), "is no label"),
+        (("x'] || true || ['",), "is no name"),
+        (("a b=c",), "is no label"),
+    ],
+)
+def test_what_is_no_label_or_name_is_refused(texts: tuple[str, ...], words: str) -> None:
+    with pytest.raises(GpuBurninError, match=words):
+        parse_gpu_nodes(texts)
+
+
+@pytest.mark.parametrize(
+    "change", [{"image": "a b"}, {"driver_root": "/../x"}, {"level": "deep"}, {"mode": Mode.BUILT}]
+)
+def test_settings_that_no_cluster_takes_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(GpuBurninError):
+        check(replace(ENFORCING, **change))
+    check(ENFORCING)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept_away"),
+    [
+        ({}, True),
+        ({"nodeSelector": {"role": "web"}}, False),
+        ({"tolerations": [{"operator": "Exists"}]}, False),
+        ({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]}, True),
+        ({"tolerations": [{"key": "muster.dev/preflight", "operator": "Exists", "effect": "NoExecute"}]}, True),
+        ({"tolerations": [{"key": "muster.dev/preflight", "effect": "NoSchedule"}]}, False),
+    ],
+)
+def test_a_daemon_set_that_the_taint_keeps_away_is_found(spec: dict[str, Any], kept_away: bool) -> None:
+    nodes = [{"metadata": {"name": "gpu-1", "labels": {"example.com/gpu": "yes"}}}]
+    assert blocked({"spec": {"template": {"spec": spec}}}, nodes, ENFORCING) is kept_away
+
+
+def test_a_node_is_left_as_it_was() -> None:
+    node = {
+        "metadata": {"labels": {"a": "b", "muster.node-restriction.kubernetes.io/ready": "true"}, "annotations": {}},
+        "spec": {"taints": [{"key": "muster.dev/preflight", "effect": "NoSchedule"}]},
+        "status": {"conditions": [{"type": "Ready"}, {"type": "GPUVerified"}]},
+    }
+    paths = [step["path"] for step in course.traces(node, Names())]
+    assert paths == ["/spec/taints", "/metadata/labels/muster.node-restriction.kubernetes.io~1ready"]
+    assert course.traces({"metadata": {"labels": {"a": "b"}}}, Names()) == []

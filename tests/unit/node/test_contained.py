@@ -1,0 +1,77 @@
+"""The node's part in a pod: its key, its driver, and burn-ins that are its children."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node.contained import Contained, link_driver, make_key, own_config, prepare, same_machine
+from gpu_burnin.node.signing import own_public_key
+from gpu_burnin.settings.config import Config
+from tests.unit.fleet.attach.test_approve import CLAIM
+
+
+def test_the_driver_and_nothing_else_of_the_host_is_linked(tmp_path: Path) -> None:
+    libraries = tmp_path / "host/usr/lib/x86_64-linux-gnu"
+    libraries.mkdir(parents=True)
+    for name in ("libcuda.so.580.1", "libnvidia-ml.so.580.1", "libc.so.6"):
+        (libraries / name).touch()
+    (libraries / "libnvidia-ml.so.1").symlink_to("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.1")
+    into = tmp_path / "run/driver"
+    for _ in range(2):
+        assert link_driver(tmp_path / "host", into) == 3
+    assert {path.name for path in into.iterdir()} == {"libcuda.so.580.1", "libnvidia-ml.so.580.1", "libnvidia-ml.so.1"}
+    # A link of the host that is absolute would lead into the container.
+    assert (into / "libnvidia-ml.so.1").resolve() == libraries / "libnvidia-ml.so.580.1"
+
+
+def test_the_key_is_made_once(tmp_path: Path) -> None:
+    path = tmp_path / "identity/ed25519"
+    make_key(path)
+    first = own_public_key(path)
+    make_key(path)
+    assert own_public_key(path) == first
+    assert [one.name for one in path.parent.iterdir()] == ["ed25519"]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_place_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(GpuBurninError, match=r"gpu-1: .* cannot be made"):
+        prepare(Config(), "gpu-1", tmp_path / "file/run", tmp_path)
+
+
+def test_a_burn_in_is_a_child_with_the_name_of_its_node(tmp_path: Path) -> None:
+    base = tmp_path / "agent.yaml"
+    base.write_text(yaml.safe_dump({"level": "quick", "publish": {"domain": "example.com"}}))
+    config = replace(Config(), node_name="gpu-1", state_dir=tmp_path / "state", host_key=tmp_path / "key")
+    code = "import json, sys, time; print(json.dumps(sys.argv[1:])); sys.stdout.flush(); time.sleep(0.3); sys.exit(3)"
+    system = Contained(config, base, tmp_path, (sys.executable, "-c", code))
+    assert not system.burnin().running
+    assert system.start(("--level", "quick")).started
+    assert system.burnin().running
+    assert not system.start(()).started
+    end_s = time.monotonic() + 20
+    while system.burnin().running and time.monotonic() < end_s:
+        time.sleep(0.05)
+    # An inconclusive run is a result.
+    assert (system.burnin().running, system.burnin().failed) == (False, "")
+    arguments = json.loads((tmp_path / "report.json").read_text())
+    assert arguments[:2] == ["run", "--json"] and arguments[-2:] == ["--level", "quick"]
+    written = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert written == yaml.safe_load(own_config(base, config))
+    assert (written["node_name"], written["publish"]["domain"]) == ("gpu-1", "example.com")
+
+
+def test_the_claim_of_a_boot_before_is_of_the_same_machine() -> None:
+    text = replace(CLAIM, boot_id="before").canonical().decode()
+    assert same_machine(text, CLAIM)
+    assert not same_machine(text, replace(CLAIM, host_key="ssh-ed25519 BBBB"))
+    assert not same_machine("", CLAIM)
