@@ -48,7 +48,6 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON."
     show_default=True,
     help="Where the driver is on the hosts; gpu-operator's driver container has it in /run/nvidia/driver.",
 )
-@click.option("--hosts", is_flag=True, help="The node's part is the package on the hosts: make no DaemonSet.")
 @click.option("--despite-daemonsets", is_flag=True, help="Enforce though DaemonSets do not tolerate the taint.")
 @click.option(
     "--render",
@@ -69,7 +68,6 @@ def attach(
     taint_by: str,
     level: str,
     driver_root: str,
-    hosts: bool,
     despite_daemonsets: bool,
     render: Path | None,
     dry_run: bool,
@@ -101,7 +99,6 @@ def attach(
         domain,
         level,
         driver_root,
-        not hosts,
         cluster or "",
     )
     check(settings)

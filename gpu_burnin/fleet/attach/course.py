@@ -98,7 +98,7 @@ def variants(settings: Settings) -> list[Object]:
     """All objects that attach may have written, whatever its settings were."""
     found: dict[str, Object] = {}
     for by in (WEBHOOK_TAINTS, POLICY_TAINTS):
-        of = replace(settings, mode=Mode.ENFORCING, taints_by=by, daemonset=True)
+        of = replace(settings, mode=Mode.ENFORCING, taints_by=by)
         found |= {path_of(one): one for one in parts(of, {}).all()}
     return list(found.values())
 

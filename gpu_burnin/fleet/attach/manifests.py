@@ -73,7 +73,7 @@ def parts(settings: Settings, authority: Mapping[str, str]) -> Parts:
         rights=[_ours(one) for one in rights(settings, [*gate, *policies.taint(settings, "")])],
         config=[_ours(one) for one in maps],
         gate=[_ours(one) for one in gate],
-        workloads=[_ours(one) for one in (*work, *([daemon_set(settings, data)] if settings.daemonset else ()))],
+        workloads=[_ours(one) for one in (*work, daemon_set(settings, data))],
         taint=[_ours(one) for one in policies.taint(settings, authority.get("ca.crt", ""))],
     )
 

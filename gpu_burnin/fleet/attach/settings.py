@@ -19,7 +19,7 @@ _PATH = re.compile(r"/[\w./-]*")
 @dataclass(frozen=True)
 class Settings:
     """What to have. `driver_root` is where the node's driver is: / for one on the host, /run/nvidia/driver for one of
-    gpu-operator's. `daemonset`: the node's part runs in pods, not as the package on the hosts.
+    gpu-operator's.
     """
 
     image: str
@@ -29,7 +29,6 @@ class Settings:
     domain: str = Names().domain
     level: str = "standard"
     driver_root: str = "/"
-    daemonset: bool = True
     cluster: str = ""
 
     @property

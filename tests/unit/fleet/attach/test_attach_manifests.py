@@ -116,7 +116,6 @@ def test_only_the_nodes_part_is_privileged_and_no_token_lasts() -> None:
     assert "token" not in {volume["name"] for volume in found["muster-preflight-taint"]["volumes"]}
     terms = found["muster-node"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert len(terms["nodeSelectorTerms"]) == 2
-    assert "muster-node" not in pods(made(replace(ENFORCING, daemonset=False)))
 
 
 def test_the_same_settings_make_the_same_objects() -> None:
