@@ -59,6 +59,7 @@ from tests.integration.kube import (
     until,
 )
 from tests.support.admission_helpers import Signer, new_host_key
+from tests.support.clocks import wait_until
 from tests.support.server_helpers import write_kubeconfig
 
 T = TypeVar("T")
@@ -331,6 +332,13 @@ class Machine:
 
 _NODES = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["nodes"], "scope": "*"}
 # Leases of the API server, events, and what is written of flows and addresses.
+_OWN = {
+    "services/default/kubernetes",
+    "servicecidrs//kubernetes",
+    "ipaddresses//198.19.128.1",
+    "configmaps/kube-system/extension-apiserver-authentication",
+    "configmaps/kube-system/kube-apiserver-legacy-service-account-token-tracking",
+}
 _TRANSIENT = ("events", "leases", "flowschemas", "prioritylevelconfigurations", "componentstatuses", "apiservices")
 
 
@@ -360,7 +368,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("foreign")
     # The API server finds the webhook by its Service, as one in a cluster does.
     with api_server(directory, "--enable-aggregator-routing=true", foreign=True) as server:
-        yield Cluster(server, directory)
+        made = Cluster(server, directory)
+        # What the API server makes for itself beside its first answers.
+        wait_until(lambda: made.objects().keys() >= _OWN)
+        yield made
 
 
 def test_all_of_it(cluster: Cluster) -> None:
