@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gpu_burnin.cli import terminal
+from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
 from gpu_burnin.system.streams import readers_may_leave
 
@@ -24,16 +25,7 @@ def fabric() -> None:
 
 
 @fabric.command(short_help="Say what the tests cost, and begin a run.")
-@click.option(
-    "-i",
-    "--inventory",
-    "inventories",
-    required=True,
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="INVENTORY",
-    help="The inventory, as for ansible-playbook; may be repeated.",
-)
+@inventories_option
 @click.option(
     "--through",
     type=click.Choice(["nodes", "leaves", "spines"]),

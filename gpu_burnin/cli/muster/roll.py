@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from gpu_burnin.cli import terminal
+from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE
 from gpu_burnin.system.streams import readers_may_leave
 
@@ -20,16 +21,7 @@ from gpu_burnin.system.streams import readers_may_leave
 @click.command()
 @click.argument("playbook", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENTS]")
-@click.option(
-    "-i",
-    "--inventory",
-    "inventories",
-    required=True,
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="INVENTORY",
-    help="The inventory, as for ansible-playbook; may be repeated.",
-)
+@inventories_option
 @click.option(
     "-l", "--limit", default="", metavar="PATTERN", help="The nodes, as for ansible-playbook.  [default: all]"
 )
