@@ -19,8 +19,9 @@ from gpu_burnin.admission.teams.places import FleetNode
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from gpu_burnin.api.record import Place, State
 
-# A node that was chosen and has not moved: something stands in its way that is seen at the node alone. Others are
-# chosen meanwhile.
+# A node that was chosen and has not moved by then: something stands in its way that is seen at the node alone. Others
+# are chosen meanwhile. Long enough for a leader that has its whole fleet to look at first.
+MOVES_WITHIN = timedelta(minutes=2)
 AGAIN = timedelta(minutes=10)
 
 
@@ -39,6 +40,7 @@ class Dedicated:
     journal: Journal
     recorder: EventRecorder
     shares: tuple[Share, ...] = ()
+    _chosen_at: dict[str, datetime] = field(default_factory=dict)
     _stuck_until: dict[str, datetime] = field(default_factory=dict)
     _told: dict[tuple[str, str], int] = field(default_factory=dict)
     _braked: bool = False
@@ -47,8 +49,9 @@ class Dedicated:
         """Choose the nodes that move now; at most so many at once as the admitter may keep from work by itself."""
         known = self.records.all_summaries()
         self._stuck_until = {name: until for name, until in self._stuck_until.items() if until > now}
+        chosen_at, self._chosen_at = self._chosen_at, {}
         for name, summary in known:
-            if self.moves.get(name, summary.team) != summary.team:
+            if self.moves.get(name, summary.team) != summary.team and now - chosen_at[name] >= MOVES_WITHIN:
                 self._stuck_until[name] = now + AGAIN
         self.moves.clear()
         if not (self.wanted or any(summary.team for _, summary in known)):
@@ -59,6 +62,7 @@ class Dedicated:
         choice = choose((self._row(name, one, now) for name, one in known), self.wanted, self.budgets.room())
         self.shares = choice.shares
         self._tell(bool(choice.waiting and not choice.moves))
+        self._chosen_at = {move.name: chosen_at.get(move.name, now) for move in choice.moves}
         for move in choice.moves:
             self.moves[move.name] = move.team
             self.enqueue(move.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from gpu_burnin.admission.jobs_config import JobsConfig, QueueConfig
 from gpu_burnin.admission.service import term as terms
 from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import Nodes, Pods, Records
-from gpu_burnin.admission.service.dedicated import AGAIN, Dedicated
+from gpu_burnin.admission.service.dedicated import AGAIN, MOVES_WITHIN, Dedicated
 from gpu_burnin.admission.service.journal import EventRecorder, Journal
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.api.names import TEAM_LABEL
@@ -212,13 +212,15 @@ def test_what_does_not_move_makes_room_for_others(dedicated: Dedicated) -> None:
     """Something stands in the way of the first two that is seen at these nodes alone."""
     dedicated.choose(NOW)
     first = set(dedicated.moves)
-    dedicated.choose(NOW + timedelta(minutes=1))
+    dedicated.choose(NOW + MOVES_WITHIN / 2)
+    assert set(dedicated.moves) == first, "the leader has not come to them yet"
+    dedicated.choose(NOW + MOVES_WITHIN)
     second = set(dedicated.moves)
     assert len(first) == len(second) == 2 and not first & second
     for name in second:
         put(dedicated.records, name, "2", team="audio")
     dedicated.wanted = {"audio": {MODEL: 32}}
-    dedicated.choose(NOW + timedelta(minutes=1) + AGAIN)
+    dedicated.choose(NOW + MOVES_WITHIN + AGAIN)
     assert set(dedicated.moves) == first
 
 
