@@ -80,9 +80,10 @@ def roll(
 ) -> None:
     """Run PLAYBOOK over the nodes of an inventory in waves: canaries, then twice as many each time.
 
-    For site.yml, and burnin.yml, repair.yml and driver_upgrade.yml of playbooks/. Nodes are in shards, each a process
-    of its own; the control plane comes first, once. It stops where too many nodes have failed. A burn-in's FAIL is a
-    result; a node that does not answer is left behind. Called again, it goes on where it was stopped or killed.
+    For site.yml, and of playbooks/ burnin.yml, repair.yml, driver_upgrade.yml, and the nodes of upgrade.yml. Nodes are
+    in shards, each a process of its own; the control plane comes first, once. It stops where too many nodes have
+    failed. A burn-in's FAIL is a result; a node that does not answer is left behind. Called again, it goes on where it
+    was stopped or killed.
     ARGUMENTS are ansible-playbook's.
 
     Exit codes: 0 each node is done or held, 1 nodes failed or the roll was stopped, 2 it cannot begin, 3 nodes were
@@ -114,7 +115,7 @@ def roll(
     mine = lock.Lock(_user(), rfc3339_s(now), lock.process(os.getpid()), f"rolls {playbook}")
     if dry_run:
         found = None if again else begin.unended(book, order, sha256)
-        shown = found or begin.new(book, order, given, sha256, kind, count.count, now)
+        shown = found or begin.new(book, order, given, sha256, kind, count.count, now, again=again)
         terminal.show("\n".join(text.planned(shown, count)))
         if found is not None:
             terminal.show(text.progress(found, begin.results(book, found, kind), 0, (), "it has not ended"))
@@ -124,7 +125,7 @@ def roll(
     try:
         current = None if again else begin.unended(book, order, sha256)
         if current is None:
-            current = begin.new(book, order, given, sha256, kind, count.count, now)
+            current = begin.new(book, order, given, sha256, kind, count.count, now, again=again)
             book.begin(current, exported)
         click.echo("\n".join(text.planned(current, count)), err=True)
         executor = Executor(book, current, kind, count.count, Path.cwd(), given.inventory_dir, _say)

@@ -2,6 +2,8 @@
 
 The lock names the process of Ansible. One that has ended on this machine keeps nobody out: a run that was killed is
 gone on with by the next one. Of a process on another machine nobody here can tell, so a person does.
+
+Several runs may share it, such as the shards of `muster roll`: each keeps out those that want it for themselves.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from gpu_burnin.fleet.roll.documents import SCHEMA
 from gpu_burnin.system.codec import to_json
 
 _FILE = "lock.json"
+_SHARED = "shared-*.json"
 _PLAYBOOK = "ansible-playbook"
 
 
@@ -49,41 +52,54 @@ class Lock:
     schema: str = SCHEMA
 
 
-def take(directory: Path, mine: Lock, proc: Path = Path("/proc")) -> str:
-    """Have the lock; what was taken over from a run that has ended without its end, "" for nothing.
+def take(directory: Path, mine: Lock, proc: Path = Path("/proc"), *, shared: bool = False) -> str:
+    """Have the lock, or a share of it; what was taken over from a run that has ended without its end, "" for nothing.
 
-    Raises LockHeld where another run has it.
+    Raises LockHeld where another run has it, or has a share of what is wanted whole.
     """
     with alone(directory):
         old = read(directory)
-        if old is not None and old.owner != mine.owner and may_run(old.owner, proc):
-            raise LockHeld(_describe(old, directory, mine.owner))
-        write(directory, mine)
+        shares = _sharing(directory)
+        for path, held in ((path_of(directory), old), *(() if shared else shares)):
+            if held is not None and held.owner != mine.owner and may_run(held.owner, proc):
+                raise LockHeld(_describe(held, path, mine.owner))
+        for path, held in shares:
+            if not may_run(held.owner, proc):
+                path.unlink(missing_ok=True)
+        if shared:
+            path_of(directory).unlink(missing_ok=True)
+            documents.write(_share_of(directory, mine.owner), to_json(mine))
+        else:
+            write(directory, mine)
     return _ended(old) if old is not None and old.owner != mine.owner else ""
 
 
 def release(directory: Path, mine: Owner) -> None:
-    """Give the lock back, where it is this run's."""
+    """Give the lock back, or the share of it, where it is this run's."""
     with alone(directory):
         found = read(directory)
         if found is not None and found.owner == mine:
             path_of(directory).unlink(missing_ok=True)
+        _share_of(directory, mine).unlink(missing_ok=True)
 
 
-def other_holder(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
+def other_holder(directory: Path, mine: Owner, proc: Path = Path("/proc"), *, shared: bool = False) -> str:
     """Which other run has the lock, or left it behind; "" for none. Changes nothing."""
+    if holder := running(directory, mine, proc, shared=shared):
+        return holder
     found = read(directory)
-    if found is None or found.owner == mine:
-        return ""
-    return running(directory, mine, proc) or _ended(found)
+    return "" if found is None or found.owner == mine else _ended(found)
 
 
-def running(directory: Path, mine: Owner, proc: Path = Path("/proc")) -> str:
-    """Which other run has the lock and may still run; "" for none. Changes nothing."""
-    found = read(directory)
-    if found is None or found.owner == mine or not may_run(found.owner, proc):
-        return ""
-    return _describe(found, directory, mine)
+def running(directory: Path, mine: Owner, proc: Path = Path("/proc"), *, shared: bool = False) -> str:
+    """Which other run has the lock, or a share of it, and may still run; "" for none. Changes nothing.
+
+    `shared`: a share is wanted, which others may have too.
+    """
+    for path, found in ((path_of(directory), read(directory)), *(() if shared else _sharing(directory))):
+        if found is not None and found.owner != mine and may_run(found.owner, proc):
+            return _describe(found, path, mine)
+    return ""
 
 
 def lost(directory: Path, mine: Owner) -> str:
@@ -149,9 +165,18 @@ def alone(directory: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _describe(old: Lock, directory: Path, mine: Owner) -> str:
+def _share_of(directory: Path, owner: Owner) -> Path:
+    return directory / _SHARED.replace("*", f"{owner.machine}-{owner.pid}-{owner.began_ticks}")
+
+
+def _sharing(directory: Path) -> list[tuple[Path, Lock]]:
+    """Those that have a share of it, dead ones too."""
+    return [(path, documents.read(Lock, path)) for path in sorted(directory.glob(_SHARED))]
+
+
+def _describe(old: Lock, path: Path, mine: Owner) -> str:
     where = f"process {old.owner.pid} on {old.owner.machine}"
-    lift = f"remove {path_of(directory)}"
+    lift = f"remove {path}"
     if old.owner.machine == mine.machine:
         return (
             f"{old.who} {old.what} since {old.since} ({where}); wait until that run has ended, or end it with "

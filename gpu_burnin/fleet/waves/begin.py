@@ -37,10 +37,22 @@ def unended(book: Book, order: Order, sha256: str) -> Roll | None:
     return roll
 
 
-def new(book: Book, order: Order, given: Given, sha256: str, kind: Kind, workers: int, now: datetime) -> Roll:
-    """A new roll: over all nodes, or over those that the same order has not got done before. Raises GpuBurninError."""
+def new(
+    book: Book,
+    order: Order,
+    given: Given,
+    sha256: str,
+    kind: Kind,
+    workers: int,
+    now: datetime,
+    *,
+    again: bool = False,
+) -> Roll:
+    """A new roll: over those nodes that calls of the same order have not got done yet, or over all where they have, or
+    `again` says so. Raises GpuBurninError.
+    """
     plan.most_failed(order.most_failed)
-    over = _over(book, order, sha256, kind)
+    over = frozenset[str]() if again else _over(book, order, given, sha256, kind)
     nodes = [node for node in given.nodes if node.name not in over] or list(given.nodes)
     group = None if given.canary is None else frozenset(given.canary) - over
     first = plan.canaries(nodes, order.canary, group or None)
@@ -88,9 +100,13 @@ def command(order: Order) -> str:
     return shlex.join([*words, *(["--", *order.arguments] if order.arguments else [])])
 
 
-def _over(book: Book, order: Order, sha256: str, kind: Kind) -> frozenset[str]:
-    """The hosts that the roll before was done with, where this one goes on from it."""
+def _over(book: Book, order: Order, given: Given, sha256: str, kind: Kind) -> frozenset[str]:
+    """The hosts that the rolls before were done with, where this one goes on from them.
+
+    The last one had all that those before it had not got done.
+    """
     last = book.roll()
     if last is None or last.order != order or last.sha256 != sha256:
         return frozenset()
-    return frozenset(host for host, result in results(book, last, kind).items() if result.outcome in _OVER)
+    done = {host for host, result in results(book, last, kind).items() if result.outcome in _OVER}
+    return frozenset(done | ({node.name for node in given.nodes} - set(last.hosts)))

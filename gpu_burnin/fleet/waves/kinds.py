@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
@@ -26,6 +26,8 @@ class Kind:
     parts: Mapping[Part, tuple[str, ...]]
     limits: Mapping[Part, str]
     beside: frozenset[Part] = frozenset()
+    # Groups that a part looks at too, beside its hosts and the controller.
+    seen: Mapping[Part, tuple[str, ...]] = field(default_factory=dict)
     # Shards at a time, where the playbook allows no more.
     most_workers: int | None = None
 
@@ -45,11 +47,20 @@ _SITE = Kind(
 _TESTS = Kind(groups=GPU_NODES, parts={Part.NODES: ()}, limits={})
 # It has one lock, and takes its nodes out of work in batches of its own.
 _DRIVER = Kind(groups=GPU_NODES, parts={Part.NODES: ()}, limits={}, most_workers=1)
+# Whether a kubelet may change depends on what the servers run. They were upgraded before, by the playbook alone.
+_UPGRADE = Kind(
+    groups=NODES,
+    parts={Part.NODES: ("-e", "part=nodes")},
+    limits={},
+    beside=frozenset({Part.NODES}),
+    seen={Part.NODES: ("etcd", "etcd_events", "kube_apiserver")},
+)
 KINDS: Mapping[str, Kind] = {
     "site.yml": _SITE,
     "burnin.yml": _TESTS,
     "repair.yml": _TESTS,
     "driver_upgrade.yml": _DRIVER,
+    "upgrade.yml": _UPGRADE,
 }
 
 
@@ -57,8 +68,5 @@ def kind_of(playbook: str) -> Kind:
     """How a playbook is rolled. Raises GpuBurninError for one that cannot be."""
     name = Path(playbook).name
     if name not in KINDS:
-        raise GpuBurninError(
-            f"{playbook} cannot be rolled: {', '.join(KINDS)} can; call others with ansible-playbook (upgrade.yml goes "
-            "over its nodes in batches itself)"
-        )
+        raise GpuBurninError(f"{playbook} cannot be rolled: {', '.join(KINDS)} can; call others with ansible-playbook")
     return KINDS[name]

@@ -79,7 +79,8 @@ class Step:
 class Outcome(StrEnum):
     """What became of a host.
 
-    Held: the playbook did its work, and the node may not take any, which is a result. Left: it did not answer, or hung.
+    Held: the playbook did its work, and the node may not take any, which is a result. Left: it did not answer, hung, or
+    has work that stands in the way.
     """
 
     DONE = "done"

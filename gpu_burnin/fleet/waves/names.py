@@ -1,7 +1,7 @@
-"""What a step and the callback `muster.fleet.roll_results` agree on: the variable with the folder, and its files."""
+"""What a step and the plugins in its run agree on: the variable with the step's folder, and its files."""
 
 from __future__ import annotations
 
 FOLDER_VARIABLE = "MUSTER_ROLL_STEP"
-# The play that runs, and at the end what became of the hosts.
-PLAY, OUTCOMES = "play.txt", "outcomes.json"
+# The hosts of this run of ansible-playbook, a line each; the play that runs; at the end what became of the hosts.
+LIMIT, PLAY, OUTCOMES = "limit", "play.txt", "outcomes.json"

@@ -191,6 +191,7 @@ class Executor:
             project=str(self.project),
             limit=self.kind.limits.get(step.part, ""),
             controller=step.part in self.kind.beside,
+            seen=self.kind.seen.get(step.part, ()),
         )  # fmt: skip
         made = to_json(job)
         assert isinstance(made, dict)

@@ -23,7 +23,7 @@ from typing import Any
 from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
-from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, OUTCOMES
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
@@ -40,7 +40,8 @@ _MOST_CUTS = 3
 class Job:
     """What a step runs: ansible-playbook with these arguments and inventories, in the folder of the checkout.
 
-    `limit` is --limit, "" for the hosts of the step, beside which `controller` has the plays of localhost too.
+    `limit` is --limit, "" for the hosts of the step, beside which `controller` has the plays of localhost too, and
+    `seen` has groups of others.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Job:
     project: str
     limit: str = ""
     controller: bool = False
+    seen: tuple[str, ...] = ()
 
 
 class Killed(Exception):
@@ -100,9 +102,9 @@ def _play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[st
     import ansible_runner
 
     (folder / OUTCOMES).unlink(missing_ok=True)
-    limited = folder / "limit"
+    limited = folder / LIMIT
     write_atomic(limited, "".join(f"{host}\n" for host in hosts).encode())
-    limit = job.limit or (f"localhost,@{limited}" if job.controller else f"@{limited}")
+    limit = job.limit or ",".join([*(["localhost"] if job.controller else []), *job.seen, f"@{limited}"])
     beside = Path(sys.executable).with_name("ansible-playbook")
     program = str(beside) if beside.exists() else "ansible-playbook"
     # One that lost this process would go on with nobody to keep what it did.
@@ -176,9 +178,11 @@ def _of_their_own(outcomes: Mapping[str, Any], hosts: Collection[str]) -> dict[s
 
 
 def _ended(found: Mapping[str, Any]) -> HostResult | None:
-    """How a host ended that failed or was lost, None for another."""
+    """How a host ended that failed or was lost, or was left as it was; None for another."""
     if "unreachable" in found:
         return HostResult(Outcome.LEFT, str(found["unreachable"]))
+    if "left" in found:
+        return HostResult(Outcome.LEFT, str(found["left"]))
     return HostResult(Outcome.FAILED, str(found["failed"]), found.get("gate") or {}) if "failed" in found else None
 
 

@@ -7,6 +7,7 @@ phase in which a host fails.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import yaml
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER
 
 from gpu_burnin.fleet.roll import lock
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES
 from tests.support.fake_api import FakeApi
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,11 +61,12 @@ def test_admission_that_is_closed_stays_closed_over_a_reboot_and_is_opened_after
 
 @pytest.mark.slow
 def test_the_first_host_that_fails_is_the_last_and_is_named_with_what_all_run(
-    tmp_path: Path, ansible_playbook: Playbook
+    tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real play of a phase, over three hosts that are this machine; its step fails on the second."""
     (phase,) = yaml.safe_load((ROOT / "playbooks" / PHASE).read_text())
     given = {"upgrade_phase": "nodes", "kube_binaries_names": [], "upgrade_steps": [{"role": "step"}]}
+    given["upgrade_most_failed"] = phases()["nodes"]["upgrade_most_failed"]
     phase = phase | {"vars": phase["vars"] | given, "vars_files": [], "roles": []}
     (tmp_path / "play.yml").write_text(json.dumps([phase]).replace("muster.fleet.{{", "{{"))
     look = {"ansible.builtin.set_fact": {"upgrade_found": dict.fromkeys(("sick", "room"), "") | {
@@ -86,9 +89,62 @@ def test_the_first_host_that_fails_is_the_last_and_is_named_with_what_all_run(
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0, said
     assert (tmp_path / "trace").read_text().split() == ["gpu-1", "gpu-2"], said
+    # In a shard of `muster roll` the next batch goes on, unless all of one have failed.
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    in_shard = ansible_playbook("play.yml", "-e", "upgrade_serial=2", inventory="hosts.yml")
+    assert "gpu-2 failed: the file is of another machine" in " ".join(in_shard.stdout.split()), in_shard.stdout
+    assert sorted((tmp_path / "trace").read_text().split()[2:]) == ["gpu-1", "gpu-2", "gpu-3"], in_shard.stdout
     assert "gpu-2 failed, and nothing was done after it: the file is of another machine" in said, said
     assert "gpu-1: kubelet 1.36.1 (wanted: 1.36.3)" in said and "gpu-3: did not answer" in said
     assert "Mend it and run this again, which goes on from here" in said
+
+
+def of_a_host(name: str, running: str, wanted: str = "1.36.4") -> dict[str, Any]:
+    """What upgrade_facts returns of a healthy host with one program."""
+    programs = {name: {"running": running, "wanted": wanted, "current": running == wanted}}
+    return {"programs": programs, "sick": "", "served": True, "leads": False, "room": "", "closed": False}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["1.36.4", "1.36.3"])
+def test_a_shard_of_a_roll_judges_its_own_nodes_beside_others_and_wants_the_servers_ready(
+    tmp_path: Path, ansible_playbook: Playbook, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    """The real first and last plays, while another shard has its share of the lock."""
+    real = {play["name"]: play for play in plays()}
+    kept = [name for name in real if name.startswith(("Check what", "Evaluate the fleet", "Report the"))]
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([real[name] for name in kept]))
+    (tmp_path / LIMIT).write_text("gpu-1\ngpu-2\n")
+    nodes = {"gpu-1": {"upgrade_found": of_a_host("kubelet", "1.36.3")}, "gpu-2": {}, "gpu-9": {}}
+    groups = {
+        "gpu_nodes": {"hosts": nodes},
+        "kube_apiserver": {"hosts": {"api-1": {"upgrade_found": of_a_host("kube-apiserver", server)}}},
+    }
+    state = tmp_path / "state"
+    variables = {"fleet_name": "lab", "fleet_state_dir": str(state), "part": "nodes", "fleet_domain": "a.b"}
+    path = tmp_path / "hosts.yml"
+    path.write_text(yaml.safe_dump({"all": {"children": groups, "vars": variables}}))
+    folder = state / "etcd-lock-main"
+    other = lock.Lock("anna", "2026-11-22T17:00:00Z", lock.owner(pid=os.getpid()), "upgrades etcd and Kubernetes")
+    lock.take(folder, other, shared=True)
+    limit = ("--limit", f"localhost,kube_apiserver,@{tmp_path / LIMIT}")
+    by_hand = ansible_playbook("play.yml", *limit, inventory=str(path))
+    assert "leave out `--limit`" in " ".join(by_hand.stdout.split())
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("ANSIBLE_CALLBACKS_ENABLED", "muster.fleet.roll_results")
+    done = ansible_playbook("play.yml", *limit, inventory=str(path))
+    said = " ".join((done.stdout + done.stderr).split())
+    assert (done.returncode == 0) is (server == "1.36.4"), said
+    assert ("api-1: its kube-apiserver is not the pinned build; upgrade the control plane before" in said) is (
+        server == "1.36.3"
+    ), said
+    assert "gpu-9" not in said
+    if server == "1.36.4":
+        assert "gpu-1: kubelet 1.36.3 -> 1.36.4" in said, said
+        hosts = json.loads((tmp_path / OUTCOMES).read_text())["hosts"]
+        left = {name: one["left"] for name, one in hosts.items() if "left" in one}
+        assert left == {"gpu-2": "it did not answer; run this again with -e part=nodes"}
+        assert [lock.read(folder), *folder.glob("shared-*")] == [None, lock._share_of(folder, other.owner)]
 
 
 @pytest.mark.slow

@@ -96,3 +96,27 @@ def test_the_owner_is_the_playbook_above_its_workers_and_modules(proc: Path) -> 
     process(proc, 22, 21, "/bin/sh\0-c\0python3")
     assert lock.owner(proc, 22) == Owner(socket.gethostname(), BOOT, 20, 200)
     assert lock.owner(proc, 10) == Owner(socket.gethostname(), BOOT, 10, 100)
+
+
+def test_several_have_a_share_at_once_and_keep_out_who_wants_it_alone(tmp_path: Path, proc: Path) -> None:
+    assert lock.take(tmp_path, OTHER, proc, shared=True) == lock.take(tmp_path, MINE, proc, shared=True) == ""
+    assert lock.running(tmp_path, MINE.owner, proc, shared=True) == ""
+    assert lock.other_holder(tmp_path, MINE.owner, proc, shared=True) == ""
+    with pytest.raises(LockHeld) as refused:
+        lock.take(tmp_path, MINE, proc)
+    assert str(refused.value).startswith("bob upgrades drivers") and lock.read(tmp_path) is None
+    assert lock.running(tmp_path, MINE.owner, proc) == str(refused.value)
+    lock.release(tmp_path, OTHER.owner)
+    lock.take(tmp_path, MINE, proc)
+    with pytest.raises(LockHeld, match="anna"):
+        lock.take(tmp_path, OTHER, proc, shared=True)
+
+
+def test_the_shares_of_dead_runs_keep_nobody_out_and_are_removed(tmp_path: Path, proc: Path) -> None:
+    lock.take(tmp_path, OTHER, proc, shared=True)
+    (proc / "40/stat").unlink()
+    assert lock.running(tmp_path, MINE.owner, proc) == lock.take(tmp_path, MINE, proc) == ""
+    assert [path.name for path in tmp_path.glob("*.json")] == ["lock.json"]
+    lock.write(tmp_path, OTHER)
+    assert lock.take(tmp_path, MINE, proc, shared=True).startswith("bob upgrades drivers")
+    assert lock.read(tmp_path) is None

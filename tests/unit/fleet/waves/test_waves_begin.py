@@ -66,11 +66,26 @@ def test_the_same_call_after_the_end_goes_on_with_who_is_not_done(tmp_path: Path
     made.end(["stopped"])
     again = begin.new(made, ORDER, given(), "sum", TESTS, 1, NOW)
     assert again.hosts == ("gpu-2", "gpu-3", "gpu-4") and again.before == 1
+    assert len(begin.new(made, ORDER, given(), "sum", TESTS, 1, NOW, again=True).hosts) == 4
     other = begin.new(made, ORDER, given(), "another inventory", TESTS, 1, NOW)
     assert len(other.hosts) == 4 and other.before == 0, "what was done was done to another inventory"
     ended(made, "shard-0001", gpu_1=DONE, gpu_2=HELD)
     ended(made, "shard-0002", gpu_3=DONE, gpu_4=DONE)
     assert len(begin.new(made, ORDER, given(), "sum", TESTS, 1, NOW).hosts) == 4, "all are done: a new roll of all"
+
+
+def test_what_the_call_before_the_last_was_done_with_stays_done(tmp_path: Path) -> None:
+    """`python -m tests.bench.roll kills` met it: the third call went over hosts of the first again."""
+    made, _ = started(tmp_path)
+    ended(made, "shard-0001", gpu_1=DONE, gpu_2=FAILED)
+    ended(made, "shard-0002", gpu_3=DONE, gpu_4=DONE)
+    made.end(["stopped"])
+    second = begin.new(made, ORDER, given(), "sum", TESTS, 1, NOW)
+    made.begin(second, b"{}")
+    ended(made, "shard-0001", gpu_2=FAILED)
+    made.end(["stopped"])
+    third = begin.new(made, ORDER, given(), "sum", TESTS, 1, NOW)
+    assert (third.hosts, third.before) == (("gpu-2",), 3)
 
 
 def test_a_host_is_what_its_shard_and_then_its_admission_say(tmp_path: Path) -> None:

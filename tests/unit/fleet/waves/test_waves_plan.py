@@ -119,8 +119,8 @@ def test_a_model_whose_canaries_may_not_work_is_not_gone_on_with() -> None:
 
 def test_only_what_is_known_can_be_rolled() -> None:
     assert kind_of("playbooks/driver_upgrade.yml").most_workers == 1, "it has one lock"
-    with pytest.raises(GpuBurninError, match=r"upgrade\.yml cannot be rolled: site\.yml, "):
-        kind_of("playbooks/upgrade.yml")
+    with pytest.raises(GpuBurninError, match=r"etcd_restore\.yml cannot be rolled: site\.yml, "):
+        kind_of("playbooks/etcd_restore.yml")
 
 
 def test_a_roll_is_what_it_was_when_it_is_read_again() -> None:

@@ -37,6 +37,13 @@ def test_each_host_ends_in_its_own_way(tmp_path: Path, monkeypatch: pytest.Monke
     }
 
 
+def test_a_node_that_an_upgrade_left_as_it_was_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {"a": {}, "b": {"left": "it needs a node without work"}, "c": {}, "api-1": {"failed": "not of this step"}}
+    result = perform(tmp_path, monkeypatch, Part.NODES, (0, {"hosts": hosts}))
+    assert result.hosts["b"] == HostResult(Outcome.LEFT, "it needs a node without work")
+    assert result.hosts["a"].outcome is Outcome.DONE and set(result.hosts) == {"a", "b", "c"}
+
+
 def test_a_verdict_and_a_closed_gate_are_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = {"gate_open": False, "gate_message": "no PASS of this boot"}
     hosts = {

@@ -18,6 +18,7 @@ from gpu_burnin.fleet.cluster.native_gangs import gangs_left
 from gpu_burnin.fleet.driver_upgrade.plan import working
 from gpu_burnin.fleet.repair.cluster import Cluster
 from gpu_burnin.fleet.roll.batches import batches
+from gpu_burnin.fleet.waves.names import LIMIT
 
 _CLOSED = (
     "Before Kubernetes 1.36 the gate's policies cannot be on the API servers' disks: no node is let in until every "
@@ -39,9 +40,11 @@ class ActionModule(RollAction):
         """What the phase does; its result. Raises GpuBurninError."""
         if name == "plan":
             return self._plan(given)
-        state = rules.state(self._fleet(lambda node: ()))
+        host, step = self.task_vars["inventory_hostname"], given["step"]
+        if name == "stop" and step:
+            raise RollFailed(f"{host} failed: {given['why']}", state=[])
+        state = rules.state(self._fleet(lambda node: (), step))
         if name == "stop":
-            host = self.task_vars["inventory_hostname"]
             first = f"{host} failed, and nothing was done after it: {given['why']}"
             raise RollFailed("\n".join([first, *state, _GO_ON]), state=state)
         self.show(state)
@@ -51,13 +54,15 @@ class ActionModule(RollAction):
 
     def _plan(self, given: Mapping[str, Any]) -> dict[str, Any]:
         result: dict[str, Any] = {
-            "changed": False, "refused": "", "members": [], "batches": [], "etcd": "", "text": [],
-            "state": rules.state(self._fleet(lambda node: ())),
+            "changed": False, "refused": "", "members": [], "batches": [], "etcd": "", "left": {}, "text": [],
+            "state": rules.state(self._fleet(lambda node: (), given["step"])),
         }  # fmt: skip
         cluster = functools.cache(lambda: self.cluster(given))
         try:
-            fleet = self._fleet(lambda node: _work(cluster(), node))
+            fleet = self._fleet(lambda node: _work(cluster(), node), given["step"])
             at_once = _at_once(given["nodes_at_once"])
+            if given["step"] and (behind := rules.behind_servers(fleet)):
+                raise GpuBurninError(report("nothing was changed, the upgrade is refused", behind))
             gangs = _gangs(given) if rules.changes_minor(fleet) else ""
             if found := rules.problems(fleet, given["part"], given["gang"], gangs):
                 raise GpuBurninError(report("nothing was changed, the upgrade is refused", found))
@@ -71,6 +76,7 @@ class ActionModule(RollAction):
             "members": [] if self._task.check_mode else list(self._members(planned)),
             "batches": list(batches(0, len(planned.phases["nodes"]), at_once, canary=at_once)),
             "etcd": etcd.release if etcd else "",
+            "left": dict(planned.left),
             "text": lines,
         }
 
@@ -80,12 +86,15 @@ class ActionModule(RollAction):
         for phase, hosts in {**{name: servers for name, yes in admission.items() if yes}, **planned.phases}.items():
             yield from ({"host": host, "phase": phase} for host in hosts)
 
-    def _fleet(self, work: rules.Work) -> rules.Fleet:
-        hostvars = self.task_vars["hostvars"]
+    def _fleet(self, work: rules.Work, step: str) -> rules.Fleet:
+        hostvars, groups = self.task_vars["hostvars"], self.task_vars["groups"]
+        if step:
+            shard = set((Path(step) / LIMIT).read_text().split())
+            groups = groups | {one: [host for host in groups.get(one, ()) if host in shard] for one in rules.NODES}
         found = {name: hostvars.raw_get(name).get("upgrade_found") for name in self.task_vars["groups"]["all"]}
         # A host that did not answer has a result too, which says no more than that.
         facts = {name: one for name, one in found.items() if isinstance(one, Mapping) and "programs" in one}
-        return rules.fleet_of(self.task_vars["groups"], facts, work)
+        return rules.fleet_of(groups, facts, work)
 
 
 def _gangs(given: Mapping[str, Any]) -> str:

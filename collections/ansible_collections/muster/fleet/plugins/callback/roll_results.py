@@ -21,7 +21,8 @@ version_added: "0.2.0"
 description:
   - C(muster roll) runs playbooks with C(MUSTER_ROLL_STEP) set to a folder. This callback writes C(play.txt) there, the
     play that runs, and at the end C(outcomes.json). Of each host it has the first task that failed, whether it could
-    not be reached, the verdict of its burn-in, what its own gate says, and how the admitter sees it.
+    not be reached, why an upgrade left it as it was, the verdict of its burn-in, what its own gate says, and how the
+    admitter sees it.
   - Without the variable it does nothing.
 requirements:
   - C(muster.fleet.roll_results) in C(callbacks_enabled) in C(ansible.cfg).
@@ -113,5 +114,8 @@ class CallbackModule(CallbackBase):
             case "node_admission" if "nodes" in values:
                 self._admission = list(values["nodes"])
                 self._missing = dict(values.get("missing") or {})
+            case "kube_upgrade" if values.get("left"):
+                for host, why in dict(values["left"]).items():
+                    self._of(host)["left"] = str(why)
             case "preflight_report" if "faults" in values:
                 self._faults = list(values["faults"])

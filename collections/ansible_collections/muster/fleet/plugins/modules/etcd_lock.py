@@ -32,6 +32,8 @@ description:
     since what a run that works changes is no good to look at.
   - With O(state=free) nothing is taken. It is for what is no operation of its own, and must not meet one; there check
     mode warns.
+  - With O(state=shared) several runs have it at once, and keep out those that want it for themselves. It is for the
+    shards of C(muster roll).
 options:
   directory:
     description: Folder for the lock.
@@ -43,9 +45,9 @@ options:
       - Required to take the lock.
     type: str
   state:
-    description: Whether to take the lock, to give it back, or to see that no other run has it.
+    description: Whether to take the lock, or a share of it, to give it back, or to see that no other run has it.
     type: str
-    choices: [taken, released, free]
+    choices: [taken, shared, released, free]
     default: taken
 extends_documentation_fragment:
   - muster.fleet.controller
@@ -71,14 +73,14 @@ before:
 ARGUMENT_SPEC: dict[str, Any] = {
     "directory": {"type": "path", "required": True},
     "what": {"type": "str"},
-    "state": {"type": "str", "choices": ["taken", "released", "free"], "default": "taken"},
+    "state": {"type": "str", "choices": ["taken", "shared", "released", "free"], "default": "taken"},
 }
 
 
 def keep(module: AnsibleModule) -> dict[str, Any]:
     """Take the lock, give it back, or see that it is free. Raises FleetError where another run has it."""
     given = module.params
-    directory, me = Path(given["directory"]), lock.owner()
+    directory, me, shared = Path(given["directory"]), lock.owner(), given["state"] == "shared"
     before = ""
     try:
         if given["state"] == "free":
@@ -87,14 +89,14 @@ def keep(module: AnsibleModule) -> dict[str, Any]:
                 raise FleetError(f"{before}. Nothing was done")
         elif module.check_mode:
             # What looks reads what the other run is about to change, and upgrade.yml lays programs ready to look.
-            if running := lock.running(directory, me):
+            if running := lock.running(directory, me, shared=shared):
                 raise FleetError(f"{running}. Nothing was done")
-            before = lock.other_holder(directory, me)
+            before = lock.other_holder(directory, me, shared=shared)
         elif given["state"] == "released":
             lock.release(directory, me)
         else:
             mine = lock.Lock(getpass.getuser(), rfc3339(datetime.now(UTC)), me, given["what"])
-            before = lock.take(directory, mine)
+            before = lock.take(directory, mine, shared=shared)
     except GpuBurninError as error:
         raise FleetError(str(error)) from error
     if before:
@@ -105,7 +107,8 @@ def keep(module: AnsibleModule) -> dict[str, Any]:
 
 def main() -> None:
     """Entry point."""
-    run_module(keep, ARGUMENT_SPEC, missing=MISSING, required_if=[("state", "taken", ["what"])])
+    required_if = [("state", "taken", ["what"]), ("state", "shared", ["what"])]
+    run_module(keep, ARGUMENT_SPEC, missing=MISSING, required_if=required_if)
 
 
 if __name__ == "__main__":

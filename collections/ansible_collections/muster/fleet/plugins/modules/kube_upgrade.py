@@ -50,6 +50,12 @@ options:
     description: For C(stop), the error.
     type: str
     default: ""
+  step:
+    description:
+      - The folder of the step of C(muster roll) that this run is; empty for none. Of the nodes those of its shard alone
+        are judged, and after one that has failed the others go on.
+    type: str
+    default: ""
   refused:
     description: For C(report), why C(plan) refused the upgrade; empty where it did not.
     type: str
@@ -91,6 +97,10 @@ etcd:
   description: The minor of etcd that is wanted.
   type: str
   returned: in the phase plan
+left:
+  description: Each node that stays as it is, with the reason.
+  type: dict
+  returned: in the phase plan
 text:
   description: One line for each program that changes, and for each node that is left as it is.
   type: list
@@ -111,5 +121,6 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "gang": {"type": "str", "choices": ["kueue", "native", "ending"], "default": "kueue"},
     "domain": {"type": "str", "default": "muster.dev"},
     "why": {"type": "str", "default": ""},
+    "step": {"type": "str", "default": ""},
     "refused": {"type": "str", "default": ""},
 }

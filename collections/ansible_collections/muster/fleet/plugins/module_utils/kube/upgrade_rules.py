@@ -160,6 +160,22 @@ def problems(fleet: Fleet, part: str, gang: str = native_gangs.OFF, left: str = 
     return [*found, *_controllers(fleet, servers), *_nodes(fleet, servers)]
 
 
+def behind_servers(fleet: Fleet) -> list[Problem]:
+    """Why shards of nodes may not begin: the playbook alone brings etcd and the control plane to their builds."""
+    return [
+        Problem(
+            f"its {name} is not the pinned build",
+            "upgrade the control plane before: ansible-playbook playbooks/upgrade.yml with -e part=etcd, and then "
+            "-e part=control_plane",
+            (host.name,),
+        )
+        for group in (*CLUSTERS, "kube_apiserver")
+        for host in fleet.hosts(group)
+        for name, program in host.of(PROGRAMS[group])
+        if not program.current
+    ]
+
+
 def changes_minor(fleet: Fleet) -> bool:
     """Whether an API server that answers is of another minor than the one that is pinned."""
     wanted = fleet.wanted(SERVER)
