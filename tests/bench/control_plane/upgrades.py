@@ -7,9 +7,14 @@ minor is real.
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from gpu_burnin.fleet.mirror.cache import cache_dir
@@ -24,7 +29,8 @@ from gpu_burnin.fleet.mirror.programs import (
 )
 from tests.integration.fleet import API_SERVERS, Fleet
 from tests.lab.binaries import NEXT_ETCD, NEXT_ETCD_VERSION
-from tests.lab.fleet import PlaybookResult
+from tests.lab.fleet import LAB_INVENTORY, PlaybookResult
+from tests.lab.paths import REPOSITORY
 
 from .clients import Clients
 from .health import EVENTS, MEMBERS, NODES
@@ -46,17 +52,21 @@ NODE_PROGRAMS = ("kubelet", "kube-proxy")
 
 
 def upgraded(clients: Clients) -> str:
-    """etcd and Kubernetes go to other builds, one member and server after the other, and back."""
+    """etcd and Kubernetes go to other builds, one member and server after the other, and back: the nodes by a roll."""
     fleet = clients.fleet
     with _published(fleet, "upgrade-other", _other()) as other, _published(fleet, "upgrade-today", _today()) as today:
         up = _upgrade(fleet, other, "up")
         expect(fleet, OTHER, NEXT_ETCD_VERSION)
         expect_jobs(fleet, other["kube_binaries_checksums"])
-        down = _upgrade(fleet, today, "down")
+        began_s = time.monotonic()
+        for part in ("etcd", "control_plane"):
+            _upgrade(fleet, today, f"down-{part}", part=part)
+        _roll_nodes(today)
+        down_s = time.monotonic() - began_s
         expect(fleet, KUBERNETES_VERSION, ETCD_VERSION)
         expect_jobs(fleet, today["kube_binaries_checksums"])
     what = f"etcd {ETCD_VERSION} to {NEXT_ETCD_VERSION}, Kubernetes, Kueue and JobSet by a patch"
-    return f"{what}, in {up.seconds:.0f} s, and back in {down.seconds:.0f} s"
+    return f"{what}, in {up.seconds:.0f} s, and back, the nodes by `muster roll`, in {down_s:.0f} s"
 
 
 def server_fails(clients: Clients) -> str:
@@ -116,6 +126,18 @@ def _upgrade(
     result = fleet.playbook("playbooks/upgrade.yml", log=f"bench-upgrade-{log}", **variables)
     assert (result.rc != 0) == fails, f"{log}: {result.failures or 'it did not fail'}, see {result.log}"
     return result
+
+
+def _roll_nodes(pins: Mapping[str, Any]) -> None:
+    """The nodes alone, in shards that run beside each other."""
+    given = json.dumps({**pins, "snapshot": "mine"})
+    muster = str(Path(sys.executable).with_name("muster"))
+    words = [muster, "roll", "playbooks/upgrade.yml", "-i", str(LAB_INVENTORY), "--canary", "2", "--shard", "1"]
+    command = [*words, "--again", "--json", "--", "-e", given]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    outcomes = {host: one["outcome"] for host, one in json.loads(done.stdout)["hosts"].items()}
+    assert outcomes == dict.fromkeys(NODES, "done"), outcomes
 
 
 def expect(fleet: Fleet, kubernetes: str, etcd: str, others: Mapping[str, str] | None = None) -> None:
