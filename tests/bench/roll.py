@@ -207,6 +207,7 @@ def _killed_roll(
                 process.wait(timeout=dice.uniform(3, 12))
             if process.poll() is None and _kill(site, process, kind, dice):
                 killed[kind] += 1
+                print(f"  {killed.total()} of {count} kills: {kind}", file=sys.stderr, flush=True)
         _, err = process.communicate()
         paths = list((site.state / "roll/steps").glob("shard-*/result.json"))
         roll = json.loads((site.state / "roll/roll.json").read_text())["id"] if paths else ""
