@@ -137,7 +137,8 @@ def _roll_nodes(pins: Mapping[str, Any]) -> None:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     outcomes = {host: one["outcome"] for host, one in json.loads(done.stdout)["hosts"].items()}
-    assert outcomes == dict.fromkeys(NODES, "done"), outcomes
+    # The sick node's gate stays closed.
+    assert outcomes == dict.fromkeys(NODES, "done") | {"gpu-3": "held"}, outcomes
 
 
 def expect(fleet: Fleet, kubernetes: str, etcd: str, others: Mapping[str, str] | None = None) -> None:
