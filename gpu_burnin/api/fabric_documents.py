@@ -23,6 +23,7 @@ from gpu_burnin.system.files import MOST_BYTES, parse_json
 NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._]{0,251}[A-Za-z0-9])?", re.ASCII)
 BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_SIGNATURE_CHARS = 4096
+_MOST_REASON_CHARS = 160
 _T = TypeVar("_T")
 # Whether a signature is one of these bytes by this key for this namespace: (data, signature, key line, namespace).
 Holds: TypeAlias = Callable[[bytes, str, str, str], bool]
@@ -67,6 +68,12 @@ class Signed:
     def digest(self) -> str:
         """The SHA-256 of the statement, in hex."""
         return hashlib.sha256(self.statement).hexdigest()
+
+
+def reason(error: ValueError) -> str:
+    """Why a document is none, fit for a terminal and a log: parts of it are what a stranger has written."""
+    text = "".join(character if character.isprintable() else "?" for character in str(error))
+    return text if len(text) <= _MOST_REASON_CHARS else f"{text[: _MOST_REASON_CHARS - 3]}..."
 
 
 def parse_signed(data: bytes) -> Signed:

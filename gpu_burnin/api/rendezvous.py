@@ -26,6 +26,7 @@ from gpu_burnin.api.fabric_documents import (
     check,
     check_unlike,
     parsed,
+    reason,
 )
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.canonical import canonical_json
@@ -193,7 +194,7 @@ def read_rendezvous(signed: Signed, keys: Mapping[str, str], holds: Holds) -> Re
             raise ValueError("it is not in canonical form")
     except ValueError as error:
         raise RendezvousError(
-            Why.FORM, f"the offer cannot be read ({error}); make it anew with `gpu-burnin fabric offer`"
+            Why.FORM, f"the offer cannot be read ({reason(error)}); make it anew with `gpu-burnin fabric offer`"
         ) from error
     first = made.members[0].name
     if first not in keys:
@@ -225,8 +226,16 @@ def check_times(rendezvous: Rendezvous, now: datetime) -> None:
         )
 
 
+def is_uuid(text: str) -> bool:
+    """Whether it is a UUID in its one form."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
 def _check_terms(terms: Terms) -> None:
-    check(_is_uuid(terms.run), "run is not a UUID")
+    check(is_uuid(terms.run), "run is not a UUID")
     check(0 <= terms.test < 1 << 31, "test is not from 0 to 2^31")
     check(2 <= len(terms.members) <= MOST_MEMBERS, f"it has not from 2 to {MOST_MEMBERS} members")
     check(0 < terms.seconds <= MOST_VALID_S, f"seconds is not over 0 and at most {MOST_VALID_S:.0f}")
@@ -258,13 +267,6 @@ def _check_rendezvous(made: Rendezvous) -> None:
     lasts_s = (parse_rfc3339(made.expires_at) - made.made).total_seconds()
     check(made.made_at.endswith("Z") and made.expires_at.endswith("Z"), "a time does not end in Z")
     check(abs(lasts_s - made.valid_s) <= 0.002, "it does not expire valid_s after it was made")
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        return str(UUID(text)) == text
-    except ValueError:
-        return False
 
 
 def _is_host(text: str) -> bool:
