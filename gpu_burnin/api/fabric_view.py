@@ -10,7 +10,6 @@ from enum import StrEnum
 from gpu_burnin.api.evidence import one_line
 from gpu_burnin.api.fabric_documents import (
     BOOT_ID,
-    NAME,
     Holds,
     RendezvousError,
     Signed,
@@ -150,7 +149,6 @@ def parse_view(data: bytes) -> MemberView:
     view = parsed(MemberView, SCHEMA, data)
     check(is_uuid(view.run), "run is not a UUID")
     check(_SHA256.fullmatch(view.rendezvous), "rendezvous is not a SHA-256 in hex")
-    check(NAME.fullmatch(view.member), "member is not the name of a node")
     check(BOOT_ID.fullmatch(view.boot_id), "boot_id is not of its form")
     check(_WORD.fullmatch(view.version), "version is not of its form")
     for detail in (view.detail, *(peer.detail for peer in view.peers)):

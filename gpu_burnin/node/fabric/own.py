@@ -48,7 +48,7 @@ def read_given(path: Path, what: str) -> bytes:
 
 def check_output(path: Path) -> None:
     """Raise GpuBurninError where write_output could not write: before anything is begun for it."""
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK) or path.is_dir():
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise GpuBurninError(f"{path} cannot be written; name a file in a folder that is there and can be written")
 
 

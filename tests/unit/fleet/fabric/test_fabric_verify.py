@@ -111,6 +111,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "of a stranger": (unlike(peers=(PeerView(0, "gpu-9", Outcome.WRONG),)), "of peers or rails that the test does not"),
     "of itself": (unlike(peers=(PeerView(1, "gpu-2", Outcome.WRONG),)), "of peers or rails that the test does not"),
     "a peer twice": (unlike(peers=(PEER, PEER)), "the rank 0 stands twice"),
+    "a rail twice": (unlike(rails=(RailView(0, Outcome.OK), RailView(0, Outcome.WRONG))), "the rail 0 stands twice"),
     "of a rail that is not tested": (unlike(rails=(RailView(5, Outcome.OK),)), "of peers or rails that the test does"),
 }
 

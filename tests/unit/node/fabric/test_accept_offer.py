@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -46,6 +47,7 @@ def test_each_member_takes_the_offer_with_its_own_rank() -> None:
     assert MADE.id not in repr(MADE)
 
 
+RSA = b"\0\0\0\x07ssh-rsa\0\0\0\x01\x01"
 ROGUE = Host(1)  # the name of rank 0, with another key
 FLIPPED = Signed(OFFER.statement.replace(b'"port":20001', b'"port":20002'), OFFER.signature)
 ATTACKS: dict[str, tuple[Callable[[], Accepted], Why, str]] = {
@@ -88,7 +90,13 @@ ATTACKS: dict[str, tuple[Callable[[], Accepted], Why, str]] = {
         Why.KEYS,
         "gpu-1 stands twice",
     ),
-    "a key of another kind": (lambda: accepted(keys=b"gpu-1 ssh-rsa AAAA\n"), Why.KEYS, "line 1 is not NAME"),
+    "a key of another kind": (
+        lambda: accepted(keys=f"gpu-1 ssh-rsa {b64encode(RSA).decode()}\n".encode()),
+        Why.KEYS,
+        "line 1 is not NAME",
+    ),
+    "a key that is none": (lambda: accepted(keys=b"gpu-1 ssh-ed25519 AAAA\n"), Why.KEYS, "line 1 is not NAME"),
+    "a key of no node": (lambda: accepted(keys=f"../1 {ONE.key}\n".encode()), Why.KEYS, "line 1 is not NAME"),
     "an option before a key": (
         lambda: accepted(keys=f"gpu-1 cert-authority {ONE.key}\n".encode()),
         Why.KEYS,
@@ -119,6 +127,12 @@ ATTACKS: dict[str, tuple[Callable[[], Accepted], Why, str]] = {
         "unknown: ?[2J?okxxx",
     ),
     "a number without end": (lambda: accepted(text_changed('"seed":5', f'"seed":{"9" * 5000}')), Why.FORM, "integer"),
+    "a statement that is no text": (lambda: accepted(b'{"statement":1,"signature":""}'), Why.FORM, "must be texts"),
+    "a signature without end": (
+        lambda: accepted(Signed(OFFER.statement, "x" * 4097).document()),
+        Why.FORM,
+        "the signature is too long",
+    ),
     "a field beside the statement": (
         lambda: accepted(canonical_json({**json.loads(OFFER.document()), "more": 1})),
         Why.FORM,

@@ -96,6 +96,16 @@ def test_a_host_that_cannot_do_its_part_is_inconclusive(pair: Pair) -> None:
     assert not (pair.folder / "gpu-2.view").exists()
 
 
+def test_a_view_that_the_controller_would_not_read_is_not_signed(pair: Pair) -> None:
+    pair.found = replace(WRONG, bytes_per_s=0.0)
+    pair.offer()
+    answer = pair.join("gpu-2")
+    assert answer.returncode == 3
+    assert "a bytes_per_s is no rate" in answer.stderr
+    assert "this is a fault of gpu-burnin itself" in answer.stderr
+    assert not (pair.folder / "gpu-2.view").exists()
+
+
 def test_a_member_whose_key_was_replaced_is_refused(pair: Pair) -> None:
     pair.offer()
     (pair.folder / "gpu-2.key").unlink()
@@ -164,12 +174,18 @@ class TestFiles:
         answer = pair.join("gpu-2", "FIFO")
         assert (answer.returncode, "it is not a regular file" in answer.stderr) == (2, True)
 
-    def test_an_output_that_cannot_be_written_uses_nothing_up(self, pair: Pair) -> None:
+    def test_a_folder_that_is_not_there_uses_nothing_up(self, pair: Pair) -> None:
         pair.offer()
-        (pair.folder / "gpu-2.view").mkdir()
-        assert pair.join("gpu-2").returncode == 2
-        (pair.folder / "gpu-2.view").rmdir()
+        answer = pair.join("gpu-2", "OFFER", "--output", str(pair.folder / "none/VIEW"))
+        assert answer.returncode == 2
+        assert "none/VIEW cannot be written; name a file in a folder that is there" in answer.stderr
         assert pair.join("gpu-2").returncode == 0
+
+    def test_an_offer_that_nobody_would_read_is_not_written(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("gpu_burnin.node.fabric.offer.MOST_BYTES", 100)
+        answer = pair.offer()
+        assert (answer.returncode, "larger than 100 bytes; test fewer members at once" in answer.stderr) == (2, True)
+        assert not (pair.folder / "OFFER").exists()
 
     @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"schema": "muster-fabric-test/v2"}'])
     def test_a_test_that_is_none_is_exit_code_2(self, pair: Pair, content: bytes) -> None:
