@@ -6,6 +6,7 @@ Only here: the kernel's own network between members, with real packets lost, hel
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -35,6 +36,11 @@ def _outcomes(all_found: Sequence[Finding]) -> list[str]:
     return [found.outcome for found in all_found]
 
 
+def _sent_again(detail: str) -> int:
+    counted = re.search(r"([\d,]+) segments? to it sent again", detail)
+    return int(counted[1].replace(",", "")) if counted else 0
+
+
 def test_a_slow_link_shows_in_what_all_others_get_from_that_member() -> None:
     with wires(3) as net:
         net.lay_out()
@@ -49,6 +55,20 @@ def test_a_slow_link_shows_in_what_all_others_get_from_that_member() -> None:
     rates = {(rank, peer.name): peer.bytes_per_s or 0 for rank in (0, 2) for peer in found[rank].peers}
     for rank, other in ((0, "gpu-3"), (2, "gpu-1")):
         assert rates[rank, "gpu-2"] < 2 * SLOW_BYTES_PER_S < rates[rank, other], rates
+
+
+def test_a_link_that_loses_packets_is_told_by_what_was_sent_again() -> None:
+    """TCP hides the loss from the data; what is exact is right."""
+    with wires(3) as net:
+        net.lay_out()
+        lossy = ["-m", "statistic", "--mode", "nth", "--every", "4", "--packet", "3", "-j", "DROP"]
+        net.inside("h1", "iptables", "-A", "INPUT", "-p", "tcp", "-s", net.addresses[2][0], *lossy)
+        found = all_find(meeting(net.addresses, seconds=1.0, size_bytes=1 << 18), namespaces=net.namespaces)
+    assert _outcomes(found) == [OK] * 3, [one.detail for one in found]
+    # A busy machine sends a segment again here and there.
+    again = {(rank, peer.name): _sent_again(peer.detail) for rank in range(3) for peer in found[rank].peers}
+    lossy_way = again.pop((2, "gpu-2"))
+    assert lossy_way >= 5 and lossy_way > max(again.values()), (lossy_way, again)
 
 
 def test_large_messages_that_are_lost_are_told_from_a_member_that_is_not_there() -> None:

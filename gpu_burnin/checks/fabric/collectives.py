@@ -139,6 +139,7 @@ class Collectives:
             for start, count in blocks(op.chunk):
                 piece = slice(start, start + count)
                 mine[piece] = added(mine[piece], came[piece], op.kind)
+                await asyncio.sleep(0)
         await self._pass_around(op, out, op.rank + 1)
 
     async def _pass_around(self, op: Operation, out: NDArray[Any], first: int) -> None:

@@ -23,8 +23,9 @@ from gpu_burnin.checks.nccl.operations import KINDS, Operation, Wrong, expected_
 from gpu_burnin.exact.operands import mix, random_words, stream_key
 from gpu_burnin.types import word_text
 
-# The first messages; 64 KiB is more than one packet on any network.
-SMALL_BYTES, LARGE_BYTES = 64, 64 << 10
+# The first messages; 32 KiB are more than a packet of Ethernet, and fit what a kernel
+# takes for a process that does not read.
+SMALL_BYTES, LARGE_BYTES = 64, 32 << 10
 # The first size of a ring, and how many times as large the next is.
 _FIRST_BYTES, _GROWTH = 16 << 10, 4
 # Of a direct exchange, in all.
@@ -117,12 +118,15 @@ class Session:
         first, most = min(_FIRST_BYTES, self._meeting.size_bytes), self._meeting.size_bytes
         for size in dict.fromkeys((first, min(_DIRECT_BYTES, most))):
             await self._operation("all_to_all", size, part, until_s)
-        self.tally.peer_rates.update(self._work.peer_rates)
+        # Those of all rails together where there are any.
+        self.tally.peer_rates = {**self._work.peer_rates, **self.tally.peer_rates}
         size, number = first, 0
         while size:
             collective = _RINGS[number % len(_RINGS)]
             number += 1
             size = await self._operation(collective, size, part, until_s, number)
+        if len(part.rails) == 1:
+            self.tally.tested.add(part.rails[0])
 
     async def _operation(self, collective: str, size: int, part: Part, until_s: float, number: int = 0) -> int:
         """One, compared; the size of the next ring, 0 when the time is up. `number` counts rings from 1."""
@@ -146,7 +150,7 @@ class Session:
         reports, following = await self._mesh.agree(mine, Report, decide)
         if any(report.wrong for report in reports):
             await self._find_source(op, result, part.rails)
-        return min(following, self._meeting.size_bytes)
+        return min(max(0, following), self._meeting.size_bytes)
 
     def _next(self, collective: str, size: int) -> Operation:
         """With data of its own, the same at all members, which count alike; types in turn."""

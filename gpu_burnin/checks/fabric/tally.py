@@ -45,6 +45,7 @@ class Tally:
     together: Rates = field(default_factory=Rates)
     by_rail: dict[int, Rates] = field(default_factory=dict)
     wrong_rails: set[int] = field(default_factory=set)
+    tested: set[int] = field(default_factory=set)  # rails that were tested alone to the end
     peer_rates: dict[int, float] = field(default_factory=dict)
     done: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -138,6 +139,13 @@ def test_a_comparison_that_misses_a_planted_fault_ends_the_test(monkeypatch: pyt
 def test_a_meeting_that_cannot_be_held_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(DeviceError, match=why):
         check(loopback_meeting(2, **changes))
+
+
+def test_more_members_than_files_can_be_open_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(loopback_meeting(200, (0, 1)))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (500, 4096))
+    with pytest.raises(DeviceError, match="200 members on 2 rails need more open files"):
+        check(loopback_meeting(200, (0, 1)))
 
 
 @pytest.mark.parametrize(("address", "why"), [
