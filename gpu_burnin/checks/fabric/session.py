@@ -33,8 +33,8 @@ _DIRECT_BYTES = 4 << 20
 # Tags of the first messages: above all that operations use.
 _FIRST_TAG = 1 << 60
 _RINGS = ("all_reduce", "all_gather")
-# An operation is begun when so many times what the last one took is left.
-_ROOM = 1.2
+# An operation is begun when so many times what it should take is left; a larger one may take longer than thought.
+_ROOM, _ROOM_TO_GROW = 1.2, 2.0
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def next_size(number: int, size: int, most: int, slowest_s: float, left_s: float
     if number == 1:
         return size
     larger = min(most, size * _GROWTH)
-    if number % len(_RINGS) == 0 and larger > size and slowest_s * _GROWTH * _ROOM <= left_s:
+    if number % len(_RINGS) == 0 and larger > size and slowest_s * _GROWTH * _ROOM_TO_GROW <= left_s:
         return larger
     return size if slowest_s * _ROOM <= left_s else 0
 

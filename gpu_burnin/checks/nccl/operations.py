@@ -191,6 +191,12 @@ def expected_bits(op: Operation, start: int, count: int, key: int | None = None)
     return np.concatenate(parts)
 
 
+def part_of(op: Operation, whole: NDArray[Any], rank: int) -> NDArray[Any]:
+    """The chunk of one rank, counted around."""
+    start = rank % op.ranks * op.chunk
+    return whole[start : start + op.chunk]
+
+
 def blocks(count: int) -> Sequence[tuple[int, int]]:
     """Start and length of pieces that stay in a core's cache."""
     return [(start, min(_BLOCK, count - start)) for start in range(0, count, _BLOCK)]
