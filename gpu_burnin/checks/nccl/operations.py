@@ -143,6 +143,12 @@ def operation(
     return Operation(collective, kind, max(align, chunk), ranks, rank, key & MASK64, older & MASK64)
 
 
+def part_of(op: Operation, whole: NDArray[Any], rank: int) -> NDArray[Any]:
+    """The chunk of one rank, counted around."""
+    start = rank % op.ranks * op.chunk
+    return whole[start : start + op.chunk]
+
+
 # --- values ---
 
 
@@ -189,12 +195,6 @@ def expected_bits(op: Operation, start: int, count: int, key: int | None = None)
         parts.append(sent_bits(op, source, op.offset + inside, length, key))
         position += length
     return np.concatenate(parts)
-
-
-def part_of(op: Operation, whole: NDArray[Any], rank: int) -> NDArray[Any]:
-    """The chunk of one rank, counted around."""
-    start = rank % op.ranks * op.chunk
-    return whole[start : start + op.chunk]
 
 
 def blocks(count: int) -> Sequence[tuple[int, int]]:
