@@ -119,7 +119,7 @@ _WORDS = {OK: "there", WRONG: "wrong", UNREACHABLE: "unreachable", MTU: "behind 
 def _of_wrong(mesh: Mesh, tally: Tally, giver: int, taker: int, wrong: int) -> str:
     culprit, name = Culprit(giver, taker), mesh.meeting.name
     first = tally.first.get(culprit)
-    example = f", first at {first.position}: expected {first.expected}, got {first.got}" if first else ""
+    example = f", first at {first.position}: expected {first.expected}, got {first.got} ({first.kind})" if first else ""
     if giver == taker:
         whose = f"{name(giver)}'s own sum or memory is wrong"
     else:

@@ -174,8 +174,6 @@ class Session:
             self.tally.note(
                 culprit, count, _element(op, wrong) if wrong else None, f"{op.collective} of {op.size_bytes} bytes"
             )
-            if wrong and not self.tally.kind_of_first:
-                self.tally.kind_of_first = explain(op, wrong)[0]
 
 
 def parts(meeting: Meeting, usable: Sequence[int], tally: Tally) -> list[Part]:
@@ -209,4 +207,5 @@ def next_size(number: int, size: int, most: int, slowest_s: float, left_s: float
 def _element(op: Operation, wrong: Wrong) -> WrongElement:
     size_bytes = KINDS[op.kind].size_bytes
     right = int(expected_bits(op, wrong.position, 1)[0])
-    return WrongElement(wrong.position, word_text(right, size_bytes), word_text(wrong.got, size_bytes))
+    kind, _ = explain(op, wrong)
+    return WrongElement(wrong.position, word_text(right, size_bytes), word_text(wrong.got, size_bytes), kind)

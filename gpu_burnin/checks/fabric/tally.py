@@ -41,7 +41,6 @@ class Tally:
     culprits: dict[Culprit, int] = field(default_factory=dict)
     first: dict[Culprit, WrongElement] = field(default_factory=dict)
     where: dict[Culprit, str] = field(default_factory=dict)
-    kind_of_first: str = ""
     together: Rates = field(default_factory=Rates)
     by_rail: dict[int, Rates] = field(default_factory=dict)
     wrong_rails: set[int] = field(default_factory=set)

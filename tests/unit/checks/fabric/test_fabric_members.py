@@ -56,7 +56,7 @@ def test_a_wrong_byte_on_one_link_is_named_at_its_source(collective: str) -> Non
     assert _named(found[2]) == {"gpu-2": WRONG} and _named(found[1]) == {"gpu-3": WRONG}
     (first,) = [peer.first_wrong for peer in found[2].peers if peer.name == "gpu-2"]
     assert first is not None
-    assert int(first.expected, 16) ^ int(first.got, 16) == 0x10 << 16
+    assert int(first.expected, 16) ^ int(first.got, 16) == 0x10 << 16 and first.kind == "corrupted"
     others = {"gpu-2": WRONG} if collective != "all_to_all" else {}
     assert _named(found[0]) == _named(found[3]) == others
     assert all("what gpu-2 gave to gpu-3 was wrong" in one.detail for one in found)
