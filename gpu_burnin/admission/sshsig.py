@@ -26,8 +26,8 @@ _ARMOR = re.compile(r"-----BEGIN SSH SIGNATURE-----\r?\n([A-Za-z0-9+/=\r\n]+)---
 _KEY_TYPE = EVIDENCE_KEY_TYPE.encode("ascii")
 
 
-def signature_holds(data: bytes, signature: str, public_key_line: str) -> bool:
-    """Whether `signature` is one of `data` by exactly this key in our namespace.
+def signature_holds(data: bytes, signature: str, public_key_line: str, namespace: str = NAMESPACE) -> bool:
+    """Whether `signature` is one of `data` by exactly this key for this namespace: what it was signed for.
 
     Raises GpuBurninError for a key line without an ed25519 key.
     """
@@ -37,12 +37,12 @@ def signature_holds(data: bytes, signature: str, public_key_line: str) -> bool:
     key = base64.b64decode(blob)
     try:
         key_type, raw_key = _strings(key, 2)
-        own, namespace, reserved, algorithm, signed = _strings(_unwrapped(signature), 5)
+        own, signed_for, reserved, algorithm, signed = _strings(_unwrapped(signature), 5)
         signature_type, raw_signature = _strings(signed, 2)
-        if (key_type, signature_type, own, namespace) != (_KEY_TYPE, _KEY_TYPE, key, NAMESPACE.encode("ascii")):
+        if (key_type, signature_type, own, signed_for) != (_KEY_TYPE, _KEY_TYPE, key, namespace.encode("ascii")):
             return False
         message = b"".join(
-            _string(part) for part in (namespace, reserved, algorithm, _HASHES[algorithm](data).digest())
+            _string(part) for part in (signed_for, reserved, algorithm, _HASHES[algorithm](data).digest())
         )
         Ed25519PublicKey.from_public_bytes(raw_key).verify(raw_signature, _MAGIC + message)
     except (ValueError, KeyError, InvalidSignature):

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from gpu_burnin.api.run_files import EVIDENCE, JOURNAL, MAX_SEQUENCE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink, write_atomic
+from gpu_burnin.system.locks import lock
 
 KEEP_RUNS = 50
 # Where the workers of a run share compiled kernels while it lasts.
@@ -32,7 +32,6 @@ KERNEL_DIR = "kernels"
 POWER_GRANT_DIR = "power_grant"
 # The agent holds the lock for a moment, to sign a revocation.
 _LOCK_WAIT_S = 2.0
-_LOCK_POLL_S = 0.05
 # A name made by Store.new_run: UTC time, then the sequence. Sorting is by sequence, since clocks step back.
 _RUN_ID = re.compile(r"\d{8}T\d{6}Z-(\d{6,})")
 _FLOOR = "sequence-floor"
@@ -109,7 +108,7 @@ class Store:
             ) from error
         try:
             try:
-                _lock(fd, time.monotonic() + _LOCK_WAIT_S)
+                lock(fd, _LOCK_WAIT_S)
             except BlockingIOError as error:
                 holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 raise GpuBurninError(
@@ -266,17 +265,6 @@ class Store:
         """Open what `reason` closed; a revocation made meanwhile for another reason stays."""
         if self.revoked() == reason:
             (self.root / "revoked").unlink()
-
-
-def _lock(fd: int, until_s: float) -> None:
-    """Take the lock of an open file. Raises BlockingIOError when another still has it at `until_s` (monotonic)."""
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until_s:
-                raise
-        time.sleep(_LOCK_POLL_S)
 
 
 def _unsigned(run: Path) -> str:

@@ -19,13 +19,13 @@ def public_line(key: Ed25519PrivateKey) -> str:
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-def sign(data: bytes, key: Ed25519PrivateKey) -> str:
+def sign(data: bytes, key: Ed25519PrivateKey, namespace: str = NAMESPACE) -> str:
     """An armored signature of `data`, see OpenSSH's PROTOCOL.sshsig."""
     raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    namespace = NAMESPACE.encode()
-    message = b"SSHSIG" + b"".join(map(_string, (namespace, b"", _HASH, hashlib.sha512(data).digest())))
+    signed_for = namespace.encode()
+    message = b"SSHSIG" + b"".join(map(_string, (signed_for, b"", _HASH, hashlib.sha512(data).digest())))
     signature = _string(_KEY_TYPE) + _string(key.sign(message))
-    parts = (_string(_KEY_TYPE) + _string(raw), namespace, b"", _HASH, signature)
+    parts = (_string(_KEY_TYPE) + _string(raw), signed_for, b"", _HASH, signature)
     text = base64.b64encode(b"SSHSIG" + struct.pack(">I", 1) + b"".join(map(_string, parts))).decode()
     lines = (text[at : at + 70] for at in range(0, len(text), 70))
     return "\n".join(["-----BEGIN SSH SIGNATURE-----", *lines, "-----END SSH SIGNATURE-----", ""])

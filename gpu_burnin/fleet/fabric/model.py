@@ -10,13 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-
-@dataclass(frozen=True, slots=True)
-class Nic:
-    """A network interface of the fabric. All NICs of one rail are on leaf switches of that rail."""
-
-    rail: int
-    address: str
+from gpu_burnin.api.fabric_view import Outcome as Outcome
+from gpu_burnin.api.fabric_view import RailView as RailView
+from gpu_burnin.api.rendezvous import Kind as Kind
+from gpu_burnin.api.rendezvous import Nic as Nic
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +57,6 @@ class Fabric:
     def spine_of(self) -> Mapping[str, str]:
         """The spine of each leaf: that of its first node."""
         return {leaf: self.by_name[names[0]].spine for leaf, names in self.leaves.items()}
-
-
-class Kind(StrEnum):
-    """What a test is. All are exact collectives over all NICs at once; `rail` tests each rail for itself too."""
-
-    PAIR = "pair"
-    RAIL = "rail"
-    GROUP = "group"
-    XOR = "xor"
-    MIXED = "mixed"
 
 
 class Purpose(StrEnum):
@@ -121,28 +108,6 @@ class End:
     """No test is left. `why` says so where it is for another reason."""
 
     why: str = ""
-
-
-class Outcome(StrEnum):
-    """What a member has found. That a test was slow is judged later, from all of them."""
-
-    OK = "ok"
-    WRONG = "wrong"
-    UNREACHABLE = "unreachable"
-    # Small messages come through, and large ones do not.
-    MTU = "mtu"
-    STALLED = "stalled"
-
-
-@dataclass(frozen=True, slots=True)
-class RailView:
-    """One rail alone. `loopback`: whether the member's own NIC gave back what it was sent, without a cable; None: not
-    tried."""
-
-    rail: int
-    outcome: Outcome
-    bytes_per_s: float | None = None
-    loopback: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

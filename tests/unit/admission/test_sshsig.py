@@ -90,6 +90,8 @@ def test_a_signature_for_another_purpose_does_not_hold(keys: tuple[Path, str, Pa
         signature = done.stdout.decode()
         assert sshsig.signature_holds(DATA, signature, line) is holds
         assert evidence.signature_holds(DATA, signature, line) is holds
+        assert sshsig.signature_holds(DATA, signature, line, namespace)
+        assert evidence.signature_holds(DATA, signature, line, namespace)
 
 
 def test_only_ed25519_keys_check_evidence() -> None:

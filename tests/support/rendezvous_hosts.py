@@ -1,0 +1,96 @@
+"""Nodes that meet for a test: their keys, what they sign, and what a member knows of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gpu_burnin.api import fabric_view, rendezvous
+from gpu_burnin.api.fabric_documents import Signed
+from gpu_burnin.api.fabric_view import MemberView, Outcome
+from gpu_burnin.api.rendezvous import FabricTest, Kind, Member, Nic, Rendezvous
+from gpu_burnin.node.fabric.own import Own
+from tests.support.ssh_signature import public_line, sign
+
+NOW = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
+RUN = "6f1d9c0e-5a6b-4c3d-8e2f-000000000001"
+SECRET = bytes(range(32))
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host of the fabric with a key of its own."""
+
+    number: int
+    private: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+
+    @property
+    def name(self) -> str:
+        """gpu-1, gpu-2..."""
+        return f"gpu-{self.number}"
+
+    @property
+    def key(self) -> str:
+        """`ssh-ed25519 AAAA...`."""
+        return public_line(self.private)
+
+    @property
+    def boot_id(self) -> str:
+        """Of the boot in which tests are made."""
+        return f"0b1c2d3e-0000-4000-8000-{self.number:012d}"
+
+    @property
+    def member(self) -> Member:
+        """As a member with two rails."""
+        return Member(self.name, self.boot_id, tuple(Nic(rail, f"198.51.{rail}.{self.number}") for rail in (0, 1)))
+
+    def own(self, state_dir: Path) -> Own:
+        """What it knows of itself. Nothing is signed with a file of a key here."""
+        return Own(self.name, self.key, self.boot_id, Path("/no/key"), state_dir)
+
+    def signed(self, statement: bytes, namespace: str = rendezvous.NAMESPACE) -> Signed:
+        """A statement with its signature."""
+        return Signed(statement, sign(statement, self.private, namespace))
+
+    def view(self, offer: Signed, **changes: Any) -> bytes:
+        """The file of its view of a test in which nothing was wrong."""
+        view = MemberView(
+            run=RUN,
+            test=7,
+            rendezvous=offer.digest,
+            member=self.name,
+            boot_id=self.boot_id,
+            version="1.0",
+            outcome=Outcome.OK,
+            bytes_per_s=1e9,
+            rails=(),
+            peers=(),
+            detail="",
+        )
+        return self.signed(replace(view, **changes).canonical(), fabric_view.NAMESPACE).document()
+
+
+ONE, TWO, THREE = Host(1), Host(2), Host(3)
+KEYS = {host.name: host.key for host in (ONE, TWO, THREE)}
+TEST = FabricTest(
+    run=RUN,
+    test=7,
+    kind=Kind.PAIR,
+    rails=(0, 1),
+    members=(ONE.member, TWO.member),
+    seconds=1.0,
+    size_bytes=1 << 20,
+    seed=5,
+    valid_s=120.0,
+)
+MADE = rendezvous.rendezvous_of(TEST, NOW, 20001, SECRET)
+OFFER = ONE.signed(MADE.canonical())
+
+
+def made(**changes: Any) -> Rendezvous:
+    """The rendezvous with some fields changed."""
+    return replace(MADE, **changes)
