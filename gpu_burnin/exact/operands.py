@@ -167,9 +167,24 @@ def stream_key(seed: int, stream: str) -> int:
 
 def random_words(key: int, start: int, count: int, step: int = 1) -> U64:
     """`count` words start, start + step, ... of a stream: splitmix64 by counter, so any can be made again anywhere."""
+    z = _counters(start, count, step)
+    z += np.uint64(key)
+    return _mixed(z)
+
+
+def random_rows(keys: U64, start: int, count: int, step: int = 1) -> U64:
+    """Row i has the random_words of keys[i]."""
+    return _mixed(keys[:, None] + _counters(start, count, step))
+
+
+def _counters(start: int, count: int, step: int) -> U64:
     z = np.arange(start + 1, start + 1 + count * step, step, dtype=np.uint64)
     z *= np.uint64(_GAMMA)
-    z += np.uint64(key)
+    return z
+
+
+def _mixed(z: U64) -> U64:
+    """`mix` of each word, in its place."""
     z ^= z >> np.uint64(30)
     z *= np.uint64(_MIX1)
     z ^= z >> np.uint64(27)

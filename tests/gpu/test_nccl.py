@@ -50,10 +50,13 @@ def _put(port: CudaNccl, op: Operation, bits: NDArray[Any]) -> None:
     port._recv[: op.recv_bytes].set(bits.view(np.uint8))
 
 
+@pytest.mark.parametrize(("ranks", "size"), [(8, _SIZE), (63, _SIZE), (700, 64 << 10)])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_the_kernels_make_and_expect_what_the_host_does(port: CudaNccl, collective: str, kind: str) -> None:
-    op = operation(collective, kind, _SIZE, 8, 5, 0xFEED)
+def test_the_kernels_make_and_expect_what_the_host_does(
+    port: CudaNccl, collective: str, kind: str, ranks: int, size: int
+) -> None:
+    op = operation(collective, kind, size, ranks, 5, 0xFEED)
     port.fill(op)
     sent = port._send[: op.send_bytes].get().view(f"u{KINDS[kind].size_bytes}")
     assert (sent == sent_bits(op, 5, 0, op.send_elements)).all()

@@ -29,7 +29,7 @@ from gpu_burnin.checks.nccl.judge import (
 from gpu_burnin.checks.nccl.operations import KINDS, Operation, Outcome, bus_factor
 from gpu_burnin.checks.nccl.port import Transports, nccl_port
 from gpu_burnin.checks.nccl.result import Curve, NcclCoverage
-from gpu_burnin.checks.nccl.session import Session, Stopped, settled, wrong_element
+from gpu_burnin.checks.nccl.session import Session, Stopped, settled, wrong_elements
 from gpu_burnin.checks.nccl.tally import Tally
 from gpu_burnin.checks.selftest import hindered, injected
 from gpu_burnin.checks.together import Group
@@ -170,7 +170,7 @@ def _needed(ctx: CheckContext) -> tuple[Device, Gpu]:
 
 def _real(gpu: Gpu, op: Operation, found: Outcome) -> Reason:
     """NCCL_DATA of the one GPU that had a part in an operation with itself."""
-    first = wrong_element(op, found.recorded[0], [gpu.uuid]) if found.recorded else None
+    first = next(iter(wrong_elements(op, found.recorded, [gpu.uuid])), None)
     at_fault = Blame("gpu", (gpu.uuid,))
     return next(data_reasons(gpu, {gpu.uuid: gpu.label}, {gpu.uuid: found.wrong}, at_fault, first))
 

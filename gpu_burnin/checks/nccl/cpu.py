@@ -1,8 +1,8 @@
 """Collectives of the CPU device: a ring of worker processes over shared memory, sums by NumPy. No GPU takes part.
 
-Each rank has one block of shared memory. It holds a word that says "given up", and for each sender a mailbox: two
-counters of pieces (written by the sender, taken by the owner) and room for two pieces. Every wait has a deadline, so
-that a rank that is dead or stopped ends an operation and never blocks it.
+Each rank has one block of shared memory. Its head holds a word that says "given up" and, for each sender, two counters
+of pieces (written by the sender, taken by the owner); behind it each sender has room for two pieces. Every wait has a
+deadline, so that a rank that is dead or stopped ends an operation and never blocks it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from gpu_burnin.checks.nccl.operations import (
     KINDS,
-    MOST_RANKS,
     MOST_RECORDED,
     POISON_BYTE,
     Operation,
@@ -63,8 +62,8 @@ class _Block:
     def map(cls, offered: Mapping[str, JSON], ranks: int) -> _Block:
         """Map a block for `ranks` senders. Raises OSError or ValueError where it is gone."""
         memory = shared_memory.attach(offered, block_bytes(ranks))
-        whole = np.frombuffer(memory, dtype=np.uint8)
-        return cls(memory, whole[:_PAGE].view(np.uint64), whole[_PAGE:].reshape(ranks, _PIECES, _PIECE_BYTES))
+        whole, head = np.frombuffer(memory, dtype=np.uint8), _head_bytes(ranks)
+        return cls(memory, whole[:head].view(np.uint64), whole[head:].reshape(ranks, _PIECES, _PIECE_BYTES))
 
     def close(self) -> None:
         """Give the mapping back; what an error's frames still look into goes when they do."""
@@ -76,7 +75,12 @@ class _Block:
 
 def block_bytes(ranks: int) -> int:
     """Size of the block of one rank."""
-    return _PAGE + ranks * _PIECES * _PIECE_BYTES
+    return _head_bytes(ranks) + ranks * _PIECES * _PIECE_BYTES
+
+
+def _head_bytes(ranks: int) -> int:
+    """Whole pages for the word and the counters of all senders."""
+    return -(-8 * (1 + ranks) * _WORDS_PER_SENDER // _PAGE) * _PAGE
 
 
 def make_port(_: Device) -> CpuNccl:
@@ -114,8 +118,6 @@ class CpuNccl:
             raise DeviceError(f"no memory for {size_bytes} bytes: lower shapes.collective_bytes") from None
 
     def offer(self, rank: int, ranks: int) -> JSON:
-        if ranks > MOST_RANKS:
-            raise DeviceError(f"{ranks} ranks are more than the {MOST_RANKS} that one node can have here")
         try:
             self._fd = shared_memory.create("nccl-ring", block_bytes(ranks))
         except OSError as error:

@@ -17,7 +17,6 @@ from gpu_burnin.checks.nccl import library as nccl
 from gpu_burnin.checks.nccl.log import read_log
 from gpu_burnin.checks.nccl.operations import (
     KINDS,
-    MOST_RANKS,
     MOST_RECORDED,
     POISON_BYTE,
     Operation,
@@ -33,7 +32,7 @@ from gpu_burnin.device.kernels import Loader
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.types import JSON
 
-SOURCE = cuda_source(__package__, "kernels.cu", MOST_RANKS=MOST_RANKS)
+SOURCE = cuda_source(__package__, "kernels.cu")
 # Codes of the types, shared by host and device.
 _KIND_CODE = {"int32": 0, "int64": 1, "fp32": 2, "bf16": 3}
 _BLOCKS_PER_SM = 8
@@ -75,6 +74,8 @@ class CudaNccl:
         self._kernels: dict[str, Any] = {}
         self._send: Any = None
         self._recv: Any = None
+        # Of as many ranks as there have been: their keys, and what comparisons have counted.
+        self._keys: Any = None
         self._report: Any = None
         self._nccl: nccl.Nccl | None = None
         self._comm: nccl.Communicator | None = None
@@ -97,15 +98,14 @@ class CudaNccl:
     def open(self, size_bytes: int) -> None:
         with self._errors(f"allocating two buffers of {size_bytes} bytes"):
             self._send, self._recv = (self._cupy.empty(size_bytes, dtype=np.uint8) for _ in range(2))
-            self._report = self._cupy.zeros(_SOURCES + MOST_RANKS, dtype=np.uint64)
-            self._kernels = self._loader.load(SOURCE, ("nccl_fill", "nccl_verify"))
+            self._kernels = self._loader.load(SOURCE, ("nccl_keys", "nccl_fill", "nccl_verify"))
+        self._reserve(1)
 
     def offer(self, rank: int, ranks: int) -> JSON:
-        if ranks > MOST_RANKS:
-            raise DeviceError(f"{ranks} ranks are more than the {MOST_RANKS} that one node can have here")
         return self._library().unique_id() if rank == 0 else None
 
     def join(self, offers: Sequence[JSON], rank: int, algorithm: str, timeout_s: float) -> None:
+        self._reserve(len(offers))  # memory is asked for while nothing is under way
         self._log_start = self._log.size()
         if algorithm == "default":
             os.environ.pop("NCCL_ALGO", None)
@@ -123,6 +123,8 @@ class CudaNccl:
             np.uint64(rank_key(op.key, op.rank)),
             np.int32(op.shift),
             np.int32(op.adds),
+            np.uint64(op.rank),
+            np.uint64(op.groups),
         )
         self.forget(op)
         self._clear_report()
@@ -162,13 +164,13 @@ class CudaNccl:
         self._compare(op)
         times = self._compared
         with self._errors("reading a report"):
-            words = [int(word) for word in self._report.get()]
+            words = [int(word) for word in self._report[: _SOURCES + (0 if op.adds else op.ranks)].get()]
         self._clear_report()
         wrong, compared = words[:_RECORDS]
         all_compared(op.collective, compared, times * op.recv_elements, "elements")
         listed = words[_RECORDS : _RECORDS + 2 * min(wrong, MOST_RECORDED)]
         found = [Wrong(position, bits) for position, bits in zip(listed[::2], listed[1::2], strict=True)]
-        by_source = () if op.adds else tuple(words[_SOURCES : _SOURCES + op.ranks])
+        by_source = tuple(words[_SOURCES:])
         recorded = tuple(sorted(found, key=lambda one: one.position))
         return Outcome(wrong, recorded, compared, by_source)
 
@@ -183,13 +185,16 @@ class CudaNccl:
 
     def _compare(self, op: Operation) -> None:
         """Enqueue a comparison of what was received, which adds to the report."""
+        self._reserve(op.ranks)
+        self._launch("nccl_keys", self._keys, np.uint64(op.ranks), np.uint64(op.key))
         self._launch(
             "nccl_verify",
             self._recv,
             np.int32(_KIND_CODE[op.kind]),
             np.uint64(op.recv_elements),
-            np.uint64(op.key),
+            self._keys,
             np.uint64(op.ranks),
+            np.uint64(op.groups),
             np.uint64(op.chunk),
             np.uint64(op.offset),
             np.int32(op.shift),
@@ -198,6 +203,13 @@ class CudaNccl:
             np.uint64(MOST_RECORDED),
         )
         self._compared += 1
+
+    def _reserve(self, ranks: int) -> None:
+        """Room for the keys and counters of so many ranks; what was counted is lost where there was not enough."""
+        if self._keys is None or self._keys.size < ranks:
+            with self._errors(f"allocating the keys and counters of {ranks} ranks"):
+                self._keys = self._cupy.empty(ranks, dtype=np.uint64)
+                self._report = self._cupy.zeros(_SOURCES + ranks, dtype=np.uint64)
 
     def _clear_report(self) -> None:
         with self._errors("clearing a report"):
@@ -239,7 +251,7 @@ class CudaNccl:
             # Its kernel may still be on the device: what comes next would wait for it, or measure it.
             self._end_process("NCCL does not return from ncclCommAbort: this worker ends, a fresh one goes on")
         if self._send is not None:
-            self._send = self._recv = self._report = None
+            self._send = self._recv = self._keys = self._report = None
             self._kernels = {}
             with self._errors("giving back memory"):
                 self._cupy.get_default_memory_pool().free_all_blocks()

@@ -34,8 +34,8 @@ from gpu_burnin.types import JSON, word_text
 
 # Operations of one timed point at most: nccl-tests runs 20.
 _MOST_TIMES = 20
-# Errors listed in the result; all are counted.
-_MOST_ERRORS = 32
+# Errors listed in the result, and of one operation; all are counted.
+_MOST_ERRORS, _MOST_OF_ONE = 32, 8
 # To make a communicator (libraries load, GPUs connect), and for one step, beside the budget of the check.
 _JOIN_S, _STEP_S = 30.0, 10.0
 # Of the budget, in one wait: a run of days does not wait for hours.
@@ -252,12 +252,9 @@ class Session:
         return seconds / times, whole_s / times
 
     def _record(self, op: Operation, found: Sequence[Wrong]) -> None:
-        for wrong in found:
-            entry = wrong_element(op, wrong, self._members)
-            if entry["source_gpu"] is not None:
-                self.tally.sources[str(entry["source_gpu"])] = None
-            if len(self.tally.errors) < _MOST_ERRORS:
-                self.tally.errors.append(entry)
+        entries = wrong_elements(op, found, self._members)
+        self.tally.errors += entries[: min(_MOST_OF_ONE, _MOST_ERRORS - len(self.tally.errors))]
+        self.tally.sources.update((str(entry["source_gpu"]), None) for entry in entries if entry["source_gpu"])
 
     def _limit_s(self, least_s: float) -> float:
         """Seconds to wait in one step; the option is for machines, and tests, that know better."""
@@ -294,22 +291,24 @@ class Session:
         self._ctx.progress({"phase": phase, "errors": self.tally.wrong, "done": done})
 
 
-def wrong_element(op: Operation, wrong: Wrong, members: Sequence[str]) -> dict[str, JSON]:
-    """Entry of a report's list of errors; `members` are the ranks' GPUs."""
-    kind, source = explain(op, wrong)
+def wrong_elements(op: Operation, found: Sequence[Wrong], members: Sequence[str]) -> list[dict[str, JSON]]:
+    """Entries of a report's list of errors, of one result; `members` are the ranks' GPUs."""
     size_bytes = KINDS[op.kind].size_bytes
-    return {
-        "collective": op.collective,
-        "type": op.kind,
-        "size_bytes": op.size_bytes,
-        "rank": op.rank,
-        "element": wrong.position,
-        "source_rank": source,
-        "source_gpu": None if source is None else members[source],
-        "expected": word_text(int(expected_bits(op, wrong.position, 1)[0]), size_bytes),
-        "got": word_text(wrong.got, size_bytes),
-        "kind": kind,
-    }
+    return [
+        {
+            "collective": op.collective,
+            "type": op.kind,
+            "size_bytes": op.size_bytes,
+            "rank": op.rank,
+            "element": wrong.position,
+            "source_rank": source,
+            "source_gpu": None if source is None else members[source],
+            "expected": word_text(int(expected_bits(op, wrong.position, 1)[0]), size_bytes),
+            "got": word_text(wrong.got, size_bytes),
+            "kind": kind,
+        }
+        for wrong, (kind, source) in zip(found, explain(op, found), strict=True)
+    ]
 
 
 def _pairs(given: JSON) -> list[tuple[float, float]]:

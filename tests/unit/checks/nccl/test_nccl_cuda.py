@@ -91,6 +91,23 @@ def test_the_last_rank_of_many_is_counted(nccl_port: CudaNccl) -> None:
     assert nccl_port.verify(op).wrong == op.recv_elements
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_the_kernels_do_so_for_ranks_of_many_hosts(nccl_port: CudaNccl, collective: str, kind: str) -> None:
+    """In bf16 three groups of them; the last rank is the wrong one."""
+    op = operation(collective, kind, SIZE_BYTES, 601, 400, 0xFEED)
+    assert op.groups == (3 if kind == "bf16" and op.adds else 1)
+    nccl_port.fill(op)
+    assert (_bits(nccl_port._send, op, op.send_elements) == sent_bits(op, 400, 0, op.send_elements)).all()
+    raw = np.zeros(SIZE_BYTES, dtype=np.uint8)
+    raw[: op.recv_bytes] = expected_bits(op, 0, op.recv_elements).view(np.uint8)
+    nccl_port._recv.set(raw)
+    nccl_port.flip(op, op.recv_elements - 1, 1)
+    outcome = nccl_port.verify(op)
+    assert (outcome.wrong, outcome.recorded[0].position) == (1, op.recv_elements - 1)
+    assert outcome.by_source == (() if op.adds else (*[0] * 600, 1))
+
+
 # --- operations ---
 
 
@@ -166,7 +183,7 @@ def test_events_stand_around_what_is_timed_and_nothing_waits_for_the_device(
     nccl_gpu.calls.clear()
     nccl_port.begin(op, 20, LIMIT_S)
     nccl_port.finish(LIMIT_S)
-    one, between = ["record", "record"], ["nccl_verify"]  # poisoning is a copy of the stand-in's memory
+    one, between = ["record", "record"], ["nccl_keys", "nccl_verify"]  # poisoning is a copy of the stand-in's memory
     assert nccl_gpu.names() == [*one, *(between + one) * 19]
     assert nccl_library.names().count("ncclAllReduce") == 20
 
