@@ -17,7 +17,6 @@ from gpu_burnin.checks.fabric.link import Bytes, Frame
 from gpu_burnin.checks.fabric.meeting import Fault, Meeting
 from gpu_burnin.checks.fabric.mesh import Mesh
 from gpu_burnin.checks.fabric.result import WrongElement
-from gpu_burnin.checks.fabric.selftest import kinds_of
 from gpu_burnin.checks.fabric.tally import Rates, Tally
 from gpu_burnin.checks.nccl.operations import KINDS, Operation, Wrong, expected_bits, explain, operation
 from gpu_burnin.exact.operands import mix, random_words, stream_key
@@ -155,7 +154,7 @@ class Session:
     def _next(self, collective: str, size: int) -> Operation:
         """With data of its own, the same at all members, which count alike; types in turn."""
         older, self._key = self._key, mix(self._key + 1)
-        kinds = kinds_of(self._meeting.ranks)
+        kinds = [*KINDS]
         kind = kinds[self._made // len(_RINGS) % len(kinds)]
         self._made += 1
         return operation(collective, kind, size, self._meeting.ranks, self._meeting.rank, self._key, older)
@@ -207,5 +206,5 @@ def next_size(number: int, size: int, most: int, slowest_s: float, left_s: float
 def _element(op: Operation, wrong: Wrong) -> WrongElement:
     size_bytes = KINDS[op.kind].size_bytes
     right = int(expected_bits(op, wrong.position, 1)[0])
-    kind, _ = explain(op, wrong)
+    ((kind, _),) = explain(op, [wrong])
     return WrongElement(wrong.position, word_text(right, size_bytes), word_text(wrong.got, size_bytes), kind)

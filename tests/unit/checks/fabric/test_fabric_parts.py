@@ -118,7 +118,7 @@ def test_the_bus_bandwidth_is_that_of_the_largest_size() -> None:
 
 def test_a_comparison_that_misses_a_planted_fault_ends_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _run(lambda: selftest.selftest(3, 1, 5)) == 12
-    assert _run(lambda: selftest.selftest(300, 7, 5)) == 9  # sums of 300 are not exact in BF16
+    assert _run(lambda: selftest.selftest(300, 7, 5)) == 12
 
     async def blind(op: Any, got: Any) -> Compared:
         found = await collectives.compared(op, got)
