@@ -548,15 +548,15 @@ def watch_the_gate(cluster: Cluster) -> None:
     data = api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{GATE_CONFIG}")["data"]
     (folder / GATE_KEY).write_text(data[GATE_KEY])
     probe, said = KubeApi(cluster.bearer(PROBE_ACCOUNT)), list[str]()
-    assert gate_probe.once(probe, folder, said.append) == 0, said
+    assert gate_probe.once(probe, folder, said.append).exit_code == 0, said
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/muster-node-gate.attached"
     bindings = policies.replace("policies/", "policybindings/")
     api.merge(policies, {"spec": {"matchConstraints": {"excludeResourceRules": [_NODES]}}})
-    assert gate_probe.once(probe, folder, said.append) == 1
+    assert gate_probe.once(probe, folder, said.append).exit_code == 1
     assert "was changed at spec.matchConstraints.excludeResourceRules" in said[0]
     assert cluster.attach(Mode.ENFORCING)
     api.merge(policies, {"spec": {"matchConstraints": {"excludeResourceRules": None}}})
-    until("the gate is in force", lambda: gate_probe.once(probe, folder, said.append) == 0, 30)
+    until("the gate is in force", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0, 30)
     said.clear()
     api.delete(bindings)
     until(
@@ -564,14 +564,14 @@ def watch_the_gate(cluster: Cluster) -> None:
         lambda: len(gate_probe.look(probe, gate_probe.read_wanted(folder)).wrong) == 2,
         30,
     )
-    assert gate_probe.once(probe, folder, said.append) == 1
+    assert gate_probe.once(probe, folder, said.append).exit_code == 1
     assert "ValidatingAdmissionPolicyBinding/muster-node-gate.attached is gone" in said[0]
     event = api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events/muster-gate")
     assert "GATE OPEN" in cluster.muster("status").stdout
     assert event["reason"] == gate_probe.EVENT and "is gone" in event["message"]
     # Whoever attaches again has it back.
     cluster.attach(Mode.ENFORCING)
-    until("the gate is in force again", lambda: gate_probe.once(probe, folder, said.append) == 0, 30)
+    until("the gate is in force again", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0, 30)
 
 
 def leave(cluster: Cluster, before: dict[str, Any], sick: Machine) -> None:

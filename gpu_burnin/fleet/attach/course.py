@@ -24,6 +24,7 @@ from gpu_burnin.fleet.attach.discover import (
     capabilities,
     look,
     refuse_others,
+    refuse_release,
     refuse_unable,
 )
 from gpu_burnin.fleet.attach.manifests import Parts, parts
@@ -57,6 +58,10 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
     if not can.gate:
         raise Refused(f"{api.server} ({can.version}): {can.missing[0]}")
     settings = choose_taints(settings, can)
+    if settings.monitoring and not can.monitoring:
+        raise Refused(f"{api.server}: it has no PodMonitor and PrometheusRule; leave --monitoring out")
+    if apply:
+        refuse_release(api, "change it with `helm upgrade`, or `helm uninstall {0}` first")
     first = parts(settings, {})
     refuse_unable(api, first.all())
     refuse_others(api, [*first.namespace, *first.definitions])
@@ -98,7 +103,7 @@ def variants(settings: Settings) -> list[Object]:
     """All objects that attach may have written, whatever its settings were."""
     found: dict[str, Object] = {}
     for by in (WEBHOOK_TAINTS, POLICY_TAINTS):
-        of = replace(settings, mode=Mode.ENFORCING, taints_by=by)
+        of = replace(settings, mode=Mode.ENFORCING, taints_by=by, monitoring=True)
         found |= {path_of(one): one for one in parts(of, {}).all()}
     return list(found.values())
 
@@ -116,6 +121,7 @@ def detach(
     First what adds taints, then the rights of the admitter, so that it can put nothing back; the gate, then the taints
     that it holds. Raises Refused and ApiError.
     """
+    refuse_release(api, "`helm uninstall {0}` first, then this")
     there = [one for one in variants(settings) if api.find(path_of(one), f"read {shown_name(one)}") is not None]
     guarded = [one for one in there if one["kind"] in ("Namespace", "CustomResourceDefinition")]
     refuse_others(api, guarded)
@@ -229,7 +235,7 @@ def _write(api: KubeApi, made: Parts, names: Names) -> None:
     write_objects(made.namespace, api, lambda: api, apply=True)
     write_objects(made.definitions, api, lambda: api, apply=True)
     define(api, names, apply=True, enrolments=True)
-    rest = [*made.rights, *made.config, *made.gate, *made.workloads, *made.taint]
+    rest = [*made.rights, *made.config, *made.gate, *made.workloads, *made.taint, *made.monitoring]
     write_objects(rest, api, lambda: api, apply=True)
 
 
