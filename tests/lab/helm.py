@@ -1,4 +1,4 @@
-"""Helm, which renders the chart as a user's does: built from its published module, since only the chart's test needs it."""
+"""Helm, which renders the chart as a user's does: built from its published module, for the chart's test alone."""
 
 from __future__ import annotations
 

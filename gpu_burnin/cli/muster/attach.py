@@ -48,7 +48,9 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON."
     show_default=True,
     help="Where the driver is on the hosts; gpu-operator's driver container has it in /run/nvidia/driver.",
 )
-@click.option("--monitoring", is_flag=True, help="Also objects of prometheus-operator: numbers, and alerts on the gate.")
+@click.option(
+    "--monitoring", is_flag=True, help="Also objects of prometheus-operator: numbers, and alerts on the gate."
+)
 @click.option("--despite-daemonsets", is_flag=True, help="Enforce though DaemonSets do not tolerate the taint.")
 @click.option(
     "--render",

@@ -111,9 +111,8 @@ def refuse_release(api: KubeApi, instead: str) -> None:
     found = api.find(attached_path(), "read who attached it")
     release = ((found or {}).get("metadata", {}).get("annotations") or {}).get(_RELEASE)
     if release:
-        raise Refused(
-            f"{api.server}: Muster is here as release {release} of Helm in {SYSTEM_NAMESPACE}; {instead.format(release)}"
-        )
+        here = f"{api.server}: Muster is here as release {release} of Helm in {SYSTEM_NAMESPACE}"
+        raise Refused(f"{here}; {instead.format(release)}")
 
 
 def look(api: KubeApi, settings: Settings) -> Found:
