@@ -332,7 +332,7 @@ class Machine:
 
 _NODES = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["nodes"], "scope": "*"}
 # Leases of the API server, events, and what is written of flows and addresses.
-_OWN = {
+OWN = {
     "services/default/kubernetes",
     "servicecidrs//kubernetes",
     "ipaddresses//198.19.128.1",
@@ -370,7 +370,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with api_server(directory, "--enable-aggregator-routing=true", foreign=True) as server:
         made = Cluster(server, directory)
         # What the API server makes for itself beside its first answers.
-        wait_until(lambda: made.objects().keys() >= _OWN)
+        wait_until(lambda: made.objects().keys() >= OWN)
         yield made
 
 

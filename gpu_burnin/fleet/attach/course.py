@@ -26,6 +26,7 @@ from gpu_burnin.fleet.attach.discover import (
     refuse_others,
     refuse_release,
     refuse_unable,
+    release,
 )
 from gpu_burnin.fleet.attach.manifests import Parts, parts
 from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings
@@ -60,11 +61,12 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
     settings = choose_taints(settings, can)
     if settings.monitoring and not can.monitoring:
         raise Refused(f"{api.server}: it has no PodMonitor and PrometheusRule; leave --monitoring out")
+    first, helm = parts(settings, {}), release(api)
     if apply:
-        refuse_release(api, "change it with `helm upgrade`, or `helm uninstall {0}` first")
-    first = parts(settings, {})
+        refuse_release(api, helm, f"change it with `helm upgrade`, or `helm uninstall {helm}` first")
     refuse_unable(api, first.all())
-    refuse_others(api, [*first.namespace, *first.definitions])
+    # Helm's namespace has no mark of ours.
+    refuse_others(api, [*([] if helm else first.namespace), *first.definitions])
     found = look(api, settings)
     if settings.enforcing and found.intolerant and not despite:
         raise Refused(
@@ -121,7 +123,8 @@ def detach(
     First what adds taints, then the rights of the admitter, so that it can put nothing back; the gate, then the taints
     that it holds. Raises Refused and ApiError.
     """
-    refuse_release(api, "`helm uninstall {0}` first, then this")
+    helm = release(api)
+    refuse_release(api, helm, f"`helm uninstall {helm}` first, then this")
     there = [one for one in variants(settings) if api.find(path_of(one), f"read {shown_name(one)}") is not None]
     guarded = [one for one in there if one["kind"] in ("Namespace", "CustomResourceDefinition")]
     refuse_others(api, guarded)

@@ -106,13 +106,16 @@ def refuse_others(api: KubeApi, wanted: Iterable[Object]) -> None:
             )
 
 
-def refuse_release(api: KubeApi, instead: str) -> None:
-    """Raise Refused where Helm has brought Muster: who writes beside it is undone by its next upgrade."""
-    found = api.find(attached_path(), "read who attached it")
-    release = ((found or {}).get("metadata", {}).get("annotations") or {}).get(_RELEASE)
-    if release:
-        here = f"{api.server}: Muster is here as release {release} of Helm in {SYSTEM_NAMESPACE}"
-        raise Refused(f"{here}; {instead.format(release)}")
+def release(api: KubeApi) -> str:
+    """The release of Helm that has brought Muster, "" for none. Raises ApiError."""
+    found = api.find(attached_path(), "read who attached it") or {}
+    return str((found.get("metadata", {}).get("annotations") or {}).get(_RELEASE, ""))
+
+
+def refuse_release(api: KubeApi, name: str, instead: str) -> None:
+    """Raise Refused where there is a release: what is written beside Helm is undone by its next upgrade."""
+    if name:
+        raise Refused(f"{api.server}: Muster is here as release {name} of Helm in {SYSTEM_NAMESPACE}; {instead}")
 
 
 def look(api: KubeApi, settings: Settings) -> Found:
