@@ -554,8 +554,8 @@ def watch_the_gate(cluster: Cluster) -> None:
     api.merge(policies, {"spec": {"matchConstraints": {"excludeResourceRules": [_NODES]}}})
     assert gate_probe.once(probe, folder, said.append).exit_code == 1
     assert "was changed at spec.matchConstraints.excludeResourceRules" in said[0]
+    # Who attaches again takes an exception away, too.
     assert cluster.attach(Mode.ENFORCING)
-    api.merge(policies, {"spec": {"matchConstraints": {"excludeResourceRules": None}}})
     until("the gate is in force", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0, 30)
     said.clear()
     api.delete(bindings)
@@ -569,6 +569,10 @@ def watch_the_gate(cluster: Cluster) -> None:
     event = api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events/muster-gate")
     assert "GATE OPEN" in cluster.muster("status").stdout
     assert event["reason"] == gate_probe.EVENT and "is gone" in event["message"]
+    # The numbers are those of a fleet's probe, so its alert is.
+    watch = gate_probe.Watch(probe, folder, 60.0)
+    watch.look(said.append)
+    assert b"muster_gate_refused 0\n" in watch.numbers() and b"muster_gate_objects_changed 1\n" in watch.numbers()
     # Whoever attaches again has it back.
     cluster.attach(Mode.ENFORCING)
     until("the gate is in force again", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0, 30)

@@ -77,6 +77,15 @@ def differs(found: Any, wanted: Any, key: str = "") -> str:
     return "" if found == wanted else key
 
 
+def changed_at(found: Object, wanted: Object) -> str:
+    """Where an object of the gate is not as it was written, "" where nowhere. Pure.
+
+    Metadata is everybody's to add to; an object that is being deleted is still in force.
+    """
+    says, said = ({k: v for k, v in it.items() if k in ("spec", "webhooks")} for it in (found, wanted))
+    return differs(says, said)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What `muster attach` has written. `enforcing`: an untainted GPU Node is refused too."""
@@ -99,9 +108,7 @@ def look(api: KubeApi, wanted: Wanted) -> Gate:
         if found is None:
             wrong.append(f"{name} is gone: the gate is open")
             continue
-        # Metadata is everybody's to add to; an object that is being deleted is still in force.
-        says, said = ({k: v for k, v in it.items() if k in ("spec", "webhooks")} for it in (found, one))
-        if place := differs(says, said):
+        if place := changed_at(found, one):
             wrong.append(f"{name} was changed at {place}: the gate may be open")
     changed = None if unknown else len(wrong)
     refused = None

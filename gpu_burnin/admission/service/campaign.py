@@ -128,7 +128,7 @@ class Campaign(Generic[T]):
         if isinstance(error, NotFound):
             sentence = (
                 f"{self._lease_api.server}: the namespace {SYSTEM_NAMESPACE} of the Lease {self.leadership.lease} is "
-                "missing, so nobody leads; run site.yml, which makes it"
+                "missing, so nobody leads; site.yml makes it, and where attached `muster attach`"
             )
         self._trouble.begin(error.status, sentence)
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.client import NODES, ApiError, Conflict, KubeApi, NotFound, Object, node_path
-from gpu_burnin.admission.gate_probe.attached import refuses
+from gpu_burnin.admission.gate_probe.attached import changed_at, refuses
 from gpu_burnin.admission.objects import path_of, shown_name, write_objects
 from gpu_burnin.admission.provision import define
 from gpu_burnin.admission.webhook.certificate import Pair, make_authority, usable
@@ -61,10 +61,11 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
     settings = choose_taints(settings, can)
     if settings.monitoring and not can.monitoring:
         raise Refused(f"{api.server}: it has no PodMonitor and PrometheusRule; leave --monitoring out")
-    first, helm = parts(settings, {}), release(api)
+    first = parts(settings, {})
+    refuse_unable(api, first.all())
+    helm = release(api)
     if apply:
         refuse_release(api, helm, f"change it with `helm upgrade`, or `helm uninstall {helm}` first")
-    refuse_unable(api, first.all())
     # Helm's namespace has no mark of ours.
     refuse_others(api, [*([] if helm else first.namespace), *first.definitions])
     found = look(api, settings)
@@ -240,6 +241,12 @@ def _write(api: KubeApi, made: Parts, names: Names) -> None:
     define(api, names, apply=True, enrolments=True)
     rest = [*made.rights, *made.config, *made.gate, *made.workloads, *made.taint, *made.monitoring]
     write_objects(rest, api, lambda: api, apply=True)
+    for one in (*made.gate, *made.taint):
+        found = api.get(path_of(one), f"read {shown_name(one)}")
+        if changed_at(found, one):
+            # Somebody has added to it, such as an exception: applying leaves what is others'.
+            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            api.replace(path_of(one), {**one, "metadata": {**one["metadata"], **version}}, f"write {shown_name(one)}")
 
 
 def _webhook(settings: Settings) -> bool:

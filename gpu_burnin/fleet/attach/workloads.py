@@ -22,7 +22,9 @@ CONFIG = "muster-config"
 ETC, TOKENS = "/etc/muster", "/var/run/secrets/muster"
 ADMITTER_PORT, PROBE_PORT, WEBHOOK_PORT = 10270, 10271, 9443
 _USER = 65532
-_STATE = "/var/lib/gpu-burnin"
+_STATE, _LINKS = "/var/lib/gpu-burnin", "/run/gpu-burnin/driver"
+# gpu-operator's driver container mounts its root there after this pod has started.
+_COMES_LATE = {"driver": {"mountPropagation": "HostToContainer"}}
 # kubelet renews the file when 80 % of the time is over.
 _TOKEN_S = 3600
 APP = "app.kubernetes.io/name"
@@ -91,8 +93,10 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
         ("state", {"hostPath": {"path": _STATE, "type": "DirectoryOrCreate"}}, _STATE, False),
         ("machine-id", {"hostPath": {"path": "/etc/machine-id", "type": "File"}}, "/etc/machine-id", True),
         ("dev", {"hostPath": {"path": "/dev"}}, "/dev", False),
-        ("driver", {"hostPath": {"path": settings.driver_root}}, "/driver", True),
+        ("driver", {"hostPath": {"path": settings.driver_root, "type": "DirectoryOrCreate"}}, "/driver", True),
         ("run", {"emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}, "/run/gpu-burnin", False),
+        # There when the agent starts, or its linker never looks there: node/contained.py links the driver's libraries.
+        ("links", {"emptyDir": {}}, _LINKS, False),
         ("tmp", {"emptyDir": {"sizeLimit": "256Mi"}}, "/tmp", False),
     ]
     container = {
@@ -102,11 +106,13 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
         "args": ["watch", "--config", f"{ETC}/agent.yaml", "--contained", "--node-name", "$(NODE_NAME)"],
         "env": [
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-            {"name": "LD_LIBRARY_PATH", "value": "/run/gpu-burnin/driver"},
+            {"name": "LD_LIBRARY_PATH", "value": _LINKS},
         ],
         "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
         "resources": {"requests": {"cpu": "50m", "memory": "60Mi"}},
-        "volumeMounts": [{"name": n, "mountPath": path, "readOnly": ro} for n, _, path, ro in mounts],
+        "volumeMounts": [
+            {"name": n, "mountPath": path, "readOnly": ro, **_COMES_LATE.get(n, {})} for n, _, path, ro in mounts
+        ],
     }
     spec = {
         "serviceAccountName": AGENT_ACCOUNT,

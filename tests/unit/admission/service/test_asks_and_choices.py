@@ -78,4 +78,4 @@ def test_the_alarm_of_a_brake_says_what_is_so_of_the_node() -> None:
     closed = _kept_from(at_work, Decision(Status()), "the share is reached")
     assert closed.startswith("take no new work, and what runs on them is not asked to leave: the share is reached;")
     unknown = _kept_from(replace(at_work, record=None), Decision(Status()), "the share is reached")
-    assert "add them to the inventory and run site.yml" in unknown and "muster node" not in unknown
+    assert "add it to the inventory and run site.yml" in unknown and "muster node" not in unknown
