@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.gate_probe import attached as gate_probe
 from gpu_burnin.api.attached import GATE_CONFIG, GATE_KEY, PROBE_ACCOUNT, WEBHOOK_CA
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
@@ -26,7 +27,7 @@ from tools.dist.chart.__main__ import write
 pytestmark = pytest.mark.soak
 IMAGE = "registry.example.com/muster:1"
 NODES = ["--gpu-nodes", "example.com/gpu=yes"]
-VALUES = f"image={IMAGE},gpuNodes.label=example.com/gpu,gpuNodes.value=yes"
+PAGE = Path(__file__).resolve().parents[2] / "docs/operations/attach.md"
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +40,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
 
 
+def page(chart: str, verb: str) -> list[str]:
+    """The words of `helm install` or `helm upgrade` on the page, without the first, for this chart."""
+    [line] = [line for line in PAGE.read_text().splitlines() if line.startswith(f"helm {verb} ")]
+    given = {"muster-VERSION.tgz": chart, "REF": IMAGE, "=LABEL": "=example.com/gpu", "=VALUE": "=yes"}
+    for word, value in given.items():
+        line = line.replace(word, value)
+    return line.split()[1:]
+
+
 def helm(cluster: Cluster, *words: str) -> None:
-    command = [str(ensure_helm()), *words, "--namespace", SYSTEM_NAMESPACE]
+    command = [str(ensure_helm()), *words]
     env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
@@ -52,7 +62,7 @@ def secret(cluster: Cluster) -> dict[str, str]:
 
 def test_helm_installs_changes_and_removes_it(cluster: Cluster, tmp_path: Path) -> None:
     before, chart = cluster.objects(), str(write(tmp_path))
-    helm(cluster, "install", "muster", chart, "--create-namespace", "--set", f"{VALUES},taintBy=webhook")
+    helm(cluster, *page(chart, "install"), "--set", "taintBy=webhook")
     authority = secret(cluster)
     until("the gate observes", lambda: gate_probe.refuses(cluster.api(), enforcing=False), 30)
 
@@ -64,19 +74,19 @@ def test_helm_installs_changes_and_removes_it(cluster: Cluster, tmp_path: Path) 
         assert refused.returncode == 1 and "release muster of Helm" in refused.stderr
     assert "observing" in cluster.muster("status").stdout
 
-    helm(cluster, "upgrade", "muster", chart, "--reuse-values", "--set", "enforce=true")
+    helm(cluster, *page(chart, "upgrade"))
     assert secret(cluster) == authority
     until("the gate enforces", lambda: gate_probe.refuses(cluster.api(), enforcing=True), 30)
     folder, said = tmp_path / "gate", list[str]()
     folder.mkdir()
     data = cluster.api().get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{GATE_CONFIG}")["data"]
     (folder / GATE_KEY).write_text(data[GATE_KEY])
-    assert gate_probe.once(gate_probe.KubeApi(cluster.bearer(PROBE_ACCOUNT)), folder, said.append).exit_code == 0, said
+    assert gate_probe.once(KubeApi(cluster.bearer(PROBE_ACCOUNT)), folder, said.append).exit_code == 0, said
     late = cluster.machine("gpu-1")
     # Its webhook does not run: the gate refuses.
     assert late.try_to_register().status == 403
 
-    helm(cluster, "uninstall", "muster")
+    helm(cluster, "uninstall", "muster", "--namespace", SYSTEM_NAMESPACE, "--wait")
     cluster.api().delete(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}")
     cluster.end_namespace()
     done = cluster.muster("detach", "--cluster", "test", "--json")
