@@ -19,9 +19,10 @@ from typing import Any, TypeAlias
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from gpu_burnin.admission.decide.nodes import DELETED, condition
+from gpu_burnin.admission.decide.nodes import condition
 from gpu_burnin.admission.view import Node
 from gpu_burnin.api.enrolment import GROUP, USER_PREFIX, request_name
+from gpu_burnin.api.remedies import DELETED
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.clock import parse_rfc3339
 

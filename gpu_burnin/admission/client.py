@@ -119,8 +119,9 @@ class KubeApi:
             # The library says of a file that is not there that it holds no configuration.
             why = error if Path(kubeconfig).is_file() else "there is no such file"
             raise ApiError(
-                f"cannot use the kubeconfig {kubeconfig} ({why}); correct its path: site.yml writes an admin's "
-                "to fleet_state_dir/kubeconfig/admin.kubeconfig"
+                f"cannot use the kubeconfig {kubeconfig} ({why}); give another with --kubeconfig or "
+                "KUBECONFIG: site.yml writes an admin's to fleet_state_dir/kubeconfig/admin.kubeconfig, and of an "
+                "attached cluster it is yours"
             ) from error
         if (token := token_file(Path(kubeconfig))) is not None:
             configuration.refresh_api_key_hook = TokenFile(token)
@@ -369,7 +370,13 @@ def _message(response: urllib3.BaseHTTPResponse) -> str:
 
 def _fix(status: int) -> str:
     if status == 401:
-        return "the certificate in the kubeconfig has ended, or is of another CA; run site.yml, which renews it"
+        return (
+            "the certificate or token in the kubeconfig has ended, or is of another cluster; get another (site.yml "
+            "renews those of a fleet; of an attached cluster they are your provider's, those of pods kubelet's)"
+        )
     if status == 403:
-        return "check the certificate in the kubeconfig and the RBAC objects of its user (site.yml writes both)"
+        return (
+            "check whose kubeconfig it is, and what that user may do (site.yml writes the rights of a fleet, `muster "
+            "attach` those of its own accounts)"
+        )
     return "look at the API server's log"

@@ -36,6 +36,8 @@ _PLURALS = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+    "PodMonitor": "podmonitors",
+    "PrometheusRule": "prometheusrules",
 }
 
 

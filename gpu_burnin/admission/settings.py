@@ -105,7 +105,7 @@ def read_settings(path: Path) -> AdmitterConfig:
         document = load(read_text(path), path) or {}
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise SettingsError(f"{path}: cannot be read ({why}); run site.yml, which writes it") from error
+        raise SettingsError(f"{path}: cannot be read ({why}); site.yml or `muster attach` writes it") from error
     if not isinstance(document, Mapping):
         raise SettingsError(f"{path}: must be keys with values; see the role admitter")
     plain = {key: value for key, value in document.items() if key not in ("tests", "calendar")}

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_burnin.admission.approve import InventoryNode, judge_csr, missing_certificates, relevant
 from gpu_burnin.admission.client import KubeApi, admissions_path
-from gpu_burnin.admission.decide.nodes import DELETED, annotation, boot_id, gated, labelled_ready, trim_node
+from gpu_burnin.admission.decide.nodes import annotation, boot_id, gated, labelled_ready, trim_node
 from gpu_burnin.admission.decide.outlook import LET_IN
 from gpu_burnin.admission.decide.words import PAUSED
 from gpu_burnin.admission.provision import entries
@@ -19,6 +19,7 @@ from gpu_burnin.api.evidence import EvidenceError, decode_annotation, parse_stat
 from gpu_burnin.api.evidence_codes import CODES as REFUSALS
 from gpu_burnin.api.names import LEASE, SIMULATED_LABEL, SYSTEM_NAMESPACE, VERDICT_LABEL, Names
 from gpu_burnin.api.record import NodeAdmission, State, parse
+from gpu_burnin.api.remedies import DELETED
 
 POLL_S = 2.0
 # So many nodes are read one by one in less time than a list of thousands takes.

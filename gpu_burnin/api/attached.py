@@ -36,9 +36,9 @@ WEBHOOK, WEBHOOK_CA, WEBHOOK_PATH = "muster-preflight-taint", "muster-webhook-ca
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 # A NodeEnrolment that no token of a machine image belongs to: the node's own agent made it.
 ENROLLED_BY_AGENT = "attach"
-_LABEL = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+LABEL = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 class Mode(StrEnum):
@@ -92,7 +92,7 @@ class Attached:
 
     def data(self) -> dict[str, str]:
         """The data of the ConfigMap."""
-        return {ATTACHED_KEY: json.dumps(to_json(self), indent=1, sort_keys=True)}
+        return {ATTACHED_KEY: json.dumps(to_json(self), separators=(",", ":"), sort_keys=True)}
 
 
 def parse_gpu_nodes(texts: tuple[str, ...]) -> GpuNodes:
@@ -104,10 +104,10 @@ def parse_gpu_nodes(texts: tuple[str, ...]) -> GpuNodes:
             "--gpu-nodes names two labels; give one label that all GPU Nodes have, and names for others"
         )
     for name in names:
-        if not _NODE.fullmatch(name):
+        if not NODE.fullmatch(name):
             raise GpuBurninError(f"--gpu-nodes {name!r} is no name of a Node; give LABEL=VALUE, or a name")
     for label, _, value in labels:
-        if not _LABEL.fullmatch(label) or not _VALUE.fullmatch(value):
+        if not LABEL.fullmatch(label) or not VALUE.fullmatch(value):
             raise GpuBurninError(
                 f"--gpu-nodes {label}={value} is no label; give LABEL=VALUE as `kubectl get -l` takes it"
             )

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from gpu_burnin.api.evidence import public_key, signature_holds, strict_object
 from gpu_burnin.api.names import ENROLMENT_KIND, ENROLMENT_PLURAL, Names
+from gpu_burnin.api.remedies import DEFINITIONS
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.codec import Misfit, from_json, to_json
@@ -177,9 +178,7 @@ def parse_enrolment(document: Mapping[str, Any]) -> Enrolment:
     try:
         spec = from_json(EnrolmentSpec, document.get("spec") or {}, tolerant=True)
     except Misfit as error:
-        raise EnrolmentError(
-            f"{name}: its {ENROLMENT_KIND} cannot be read ({error}); apply the CRD of this version with site.yml"
-        ) from error
+        raise EnrolmentError(f"{name}: its {ENROLMENT_KIND} cannot be read ({error}); {DEFINITIONS}") from error
     return Enrolment(name, spec, str(metadata.get("resourceVersion", "")))
 
 

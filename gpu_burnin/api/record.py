@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from gpu_burnin.api.evidence import DEFAULT_TTL_S
 from gpu_burnin.api.names import KIND, Names
+from gpu_burnin.api.remedies import DEFINITIONS
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.types import JSON, JSON_NAME, OMIT_DEFAULT, Action
@@ -306,9 +307,7 @@ def parse(document: Mapping[str, Any]) -> NodeAdmission:
             uid=str(metadata.get("uid", "")),
         )
     except Misfit as error:
-        raise RecordError(
-            f"{name}: its {KIND} cannot be read ({error}); apply the CRD of this version with site.yml"
-        ) from error
+        raise RecordError(f"{name}: its {KIND} cannot be read ({error}); {DEFINITIONS}") from error
 
 
 def spec_document(spec: Spec) -> dict[str, Any]:

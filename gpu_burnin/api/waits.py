@@ -16,6 +16,7 @@ from enum import StrEnum
 from gpu_burnin.api.jobs import GPUS, HOSTNAME, QUEUE_NAME
 from gpu_burnin.api.kueue import Check, Request, Workload
 from gpu_burnin.api.names import LOCAL_QUEUE
+from gpu_burnin.api.remedies import QUEUES
 from gpu_burnin.system.host_names import fold
 from gpu_burnin.system.prose import listed
 
@@ -150,7 +151,7 @@ def said_of_eviction(message: str) -> str:
 
 def _no_queue(job: Workload, kind: str, name: str) -> str:
     if kind == "ClusterQueue":
-        return f"its queue {job.queue} leads to a ClusterQueue {name} that is not there; site.yml writes those of teams"
+        return f"its queue {job.queue} leads to a ClusterQueue {name} that is not there; {QUEUES}"
     label = f"{QUEUE_NAME}: {LOCAL_QUEUE}"
     return f"namespace {job.namespace} has no queue {name}; make the job anew with `{label}` among its labels"
 

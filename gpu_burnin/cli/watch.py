@@ -48,5 +48,8 @@ def watch(config_path: Path | None, state_dir: Path | None, contained: bool, nod
         say,
         stop,
         pod.Contained(config, config_path),
-        {"enrolment": lambda: pod.keep_enrolled(config, say, stop)},
+        {
+            "enrolment": lambda: pod.keep_enrolled(config, say, stop),
+            "driver": lambda: pod.keep_driver(node_name, say, stop),
+        },
     )

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from gpu_burnin.admission.client import METADATA_ONLY, ApiError, KubeApi, NotFound, Object
 from gpu_burnin.api.jobs import GPUS, JOBSET_API, JOBSET_GROUP, kueue_path
 from gpu_burnin.api.names import GPU_LABEL, LOCAL_QUEUE, Names
+from gpu_burnin.api.remedies import QUEUES
 from gpu_burnin.launch.errors import LaunchError
 from gpu_burnin.launch.offer import Offer, flavors_of, offer_of
 from gpu_burnin.launch.pod_options import CONFIG_MAP, SECRET, Mount, Variables
@@ -85,7 +86,7 @@ def look_at_offer(api: KubeApi, team: str, names: Names) -> Offer:
     peers = list(api.items(kueue_path("clusterqueues"), "list the teams' queues"))
     queue = next((one for one in peers if one["metadata"]["name"] == name), None)
     if queue is None:
-        raise LaunchError(f"the queue of {team} leads to the ClusterQueue {name}, which is not there; run site.yml")
+        raise LaunchError(f"the queue of {team} leads to the ClusterQueue {name}, which is not there; {QUEUES}")
     flavors = [
         flavor
         for one in flavors_of(queue)

@@ -7,6 +7,7 @@ NodeEnrolment; a person decides whether the machine with this key is the node.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -29,8 +30,10 @@ from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.system.files import read_text, write_atomic
+from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT
 
-DRIVER = Path("/driver")
+DRIVER, LINKS = Path("/driver"), "driver"
+DRIVER_LOOK_S = 10.0
 _LIBRARIES = ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "lib64")
 _NAMES = ("libcuda.so*", "libnvidia-*.so*", "libnvcuvid.so*")
 _KEYGEN_TIMEOUT_S = 30.0
@@ -45,7 +48,7 @@ def prepare(config: Config, node: str, run_dir: Path = RUN_DIR, driver: Path = D
     config = replace(config, node_name=node)
     try:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        link_driver(driver, run_dir / "driver")
+        link_driver(driver, run_dir / LINKS)
         make_key(config.host_key)
     except OSError as error:
         raise GpuBurninError(
@@ -73,7 +76,10 @@ def make_key(path: Path) -> None:
 
 
 def link_driver(root: Path, into: Path) -> int:
-    """Name the driver's libraries of the host in one folder, without any other library of the host; how many."""
+    """Name the driver's libraries of the host in one folder, without any other library of the host; how many.
+
+    `into` has to be there when a process starts that is to find them: glibc forgets a folder that was not.
+    """
     into.mkdir(mode=0o755, parents=True, exist_ok=True)
     found: dict[str, Path] = {}
     for folder in _LIBRARIES:
@@ -84,10 +90,34 @@ def link_driver(root: Path, into: Path) -> int:
         link = into / name
         # A link of the host leads to the host's own root; what it names stands in the same folder.
         target = path.parent / path.readlink().name if path.is_symlink() else path
-        with contextlib.suppress(FileNotFoundError):
-            link.unlink()
-        link.symlink_to(target)
+        if not (link.is_symlink() and link.readlink() == target):
+            with contextlib.suppress(FileNotFoundError):
+                link.unlink()
+            link.symlink_to(target)
+    for old in into.iterdir():
+        if old.is_symlink() and old.name not in found:
+            old.unlink()
     return len(found)
+
+
+def keep_driver(
+    node: str,
+    say: Say,
+    stop: threading.Event,
+    wait: Callable[[float], object] | None = None,
+    root: Path = DRIVER,
+    into: Path = RUN_DIR / LINKS,
+) -> None:
+    """Link the driver when it comes, and another one after it, until `stop` is set: one of a container comes late."""
+    before, pause = -1, wait or stop.wait
+    while not stop.is_set():
+        with contextlib.suppress(OSError):  # a driver that is just being changed: the next look finds it whole
+            count = link_driver(root, into)
+            if before < 0 or (count == 0) != (before == 0):
+                said = f"{count} libraries of the driver are" if count else "no library of the driver is yet"
+                say(f"{node}: {said} below {root}")
+            before = count
+        pause(DRIVER_LOOK_S)
 
 
 class Contained(System):
@@ -112,6 +142,10 @@ class Contained(System):
         """See System."""
         if self.burnin().running:
             return Started(False, self._invocation)
+        links = self._run_dir / LINKS
+        # It comes with a container of its own, or never: the admitter asks again, and no verdict is made of its lack.
+        if links.exists() and not any(links.iterdir()) and ENVIRONMENT not in os.environ:
+            raise GpuBurninError(f"{self._config.node_name}: no library of the driver is yet below {DRIVER}")
         path = self._run_dir / "config.yaml"
         try:
             write_atomic(path, own_config(self._base, self._config).encode())

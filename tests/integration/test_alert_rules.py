@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpu_burnin.fleet.attach import monitoring
 from gpu_burnin.hardware.xid import Runtime, load_xids
 from tests.lab.image import ensure_image
 
@@ -93,6 +94,36 @@ def test_each_alert_fires_by_its_fault_and_not_without_it(promtool: Path, tmp_pa
 
     done = subprocess.run([promtool, "test", "rules", *files], capture_output=True, text=True, check=False)
 
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+CHECKED = "muster_gate_checked_timestamp_seconds"
+# Of an attached cluster, where the probe is a pod: the alert, series that raise it, series that do not, when.
+ATTACHED = (
+    ("MusterGateOpen", {"muster_gate_refused": "1 0x10"}, {"muster_gate_refused": "1x10"}, "1m"),
+    (
+        "MusterGatePolicyChanged",
+        {"muster_gate_objects_changed": "0 2x20"},
+        {"muster_gate_objects_changed": "0 2x4 0x20"},
+        "4m",
+    ),
+    # It has answered and does so no more; it has never come.
+    ("MusterGateNotChecked", {CHECKED: "0x60"}, {CHECKED: "0+30x60"}, "11m"),
+    ("MusterGateNotChecked", {"up": "1x60"}, {CHECKED: "0+30x60"}, "11m"),
+)
+
+
+def test_the_alerts_of_an_attached_cluster_fire_by_their_faults(promtool: Path, tmp_path: Path) -> None:
+    tests = []
+    for alert, wrong, fine, after in ATTACHED:
+        [rule] = [one for group in monitoring.rules()["groups"] for one in group["rules"] if one["alert"] == alert]
+        annotations = {key: re.sub(r"\{\{.*?\}\}", "2", str(text)) for key, text in rule["annotations"].items()}
+        expected = {"exp_labels": rule["labels"], "exp_annotations": annotations}
+        case = Case(alert, wrong, fine, after, annotations["summary"])
+        tests += [_test(case, wrong, [expected], "wrong"), _test(case, fine, [], "fine")]
+    file = tmp_path / "tests.yml"
+    file.write_text(json.dumps({"rule_files": [str(monitoring.ALERTS)], "tests": tests}))
+    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

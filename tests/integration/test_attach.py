@@ -332,7 +332,7 @@ class Machine:
 
 _NODES = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["nodes"], "scope": "*"}
 # Leases of the API server, events, and what is written of flows and addresses.
-_OWN = {
+OWN = {
     "services/default/kubernetes",
     "servicecidrs//kubernetes",
     "ipaddresses//198.19.128.1",
@@ -370,7 +370,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with api_server(directory, "--enable-aggregator-routing=true", foreign=True) as server:
         made = Cluster(server, directory)
         # What the API server makes for itself beside its first answers.
-        wait_until(lambda: made.objects().keys() >= _OWN)
+        wait_until(lambda: made.objects().keys() >= OWN)
         yield made
 
 
@@ -548,15 +548,15 @@ def watch_the_gate(cluster: Cluster) -> None:
     data = api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{GATE_CONFIG}")["data"]
     (folder / GATE_KEY).write_text(data[GATE_KEY])
     probe, said = KubeApi(cluster.bearer(PROBE_ACCOUNT)), list[str]()
-    assert gate_probe.once(probe, folder, said.append) == 0, said
+    assert gate_probe.once(probe, folder, said.append).exit_code == 0, said
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/muster-node-gate.attached"
     bindings = policies.replace("policies/", "policybindings/")
     api.merge(policies, {"spec": {"matchConstraints": {"excludeResourceRules": [_NODES]}}})
-    assert gate_probe.once(probe, folder, said.append) == 1
+    assert gate_probe.once(probe, folder, said.append).exit_code == 1
     assert "was changed at spec.matchConstraints.excludeResourceRules" in said[0]
+    # Who attaches again takes an exception away, too.
     assert cluster.attach(Mode.ENFORCING)
-    api.merge(policies, {"spec": {"matchConstraints": {"excludeResourceRules": None}}})
-    until("the gate is in force", lambda: gate_probe.once(probe, folder, said.append) == 0, 30)
+    until("the gate is in force", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0, 30)
     said.clear()
     api.delete(bindings)
     until(
@@ -564,14 +564,18 @@ def watch_the_gate(cluster: Cluster) -> None:
         lambda: len(gate_probe.look(probe, gate_probe.read_wanted(folder)).wrong) == 2,
         30,
     )
-    assert gate_probe.once(probe, folder, said.append) == 1
+    assert gate_probe.once(probe, folder, said.append).exit_code == 1
     assert "ValidatingAdmissionPolicyBinding/muster-node-gate.attached is gone" in said[0]
     event = api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events/muster-gate")
     assert "GATE OPEN" in cluster.muster("status").stdout
     assert event["reason"] == gate_probe.EVENT and "is gone" in event["message"]
+    # The numbers are those of a fleet's probe, so its alert is.
+    watch = gate_probe.Watch(probe, folder, 60.0)
+    watch.look(said.append)
+    assert b"muster_gate_refused 0\n" in watch.numbers() and b"muster_gate_objects_changed 1\n" in watch.numbers()
     # Whoever attaches again has it back.
     cluster.attach(Mode.ENFORCING)
-    until("the gate is in force again", lambda: gate_probe.once(probe, folder, said.append) == 0, 30)
+    until("the gate is in force again", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0, 30)
 
 
 def leave(cluster: Cluster, before: dict[str, Any], sick: Machine) -> None:

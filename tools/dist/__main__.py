@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import debian
+from .chart.archive import build_chart
 from .deb import build_deb
 from .error import DistError
 from .image import build_image
@@ -47,9 +48,9 @@ def build(checkout: Path, commit: str, output: Path, cudas: Sequence[str], key: 
 def build_all(source: Source, made: Path, apt: Path, cudas: Sequence[str]) -> None:
     """Build each file of a release in the folder `made`."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    say(f"Muster {source.version}, commit {source.commit[:12]}: wheel, sdist, collection")
+    say(f"Muster {source.version}, commit {source.commit[:12]}: wheel, sdist, collection, chart")
     artefacts = [Artefact(path) for path in build_wheel_and_sdist(source, made)]
-    artefacts.append(Artefact(build_collection(source, made)))
+    artefacts += [Artefact(build_collection(source, made)), Artefact(build_chart(source, made))]
     admitter = build_wheelhouse(source, ["admitter.txt"], PYTHONS, made / "wheelhouse-admitter")
     artefacts.append(Artefact(admitter, (admitter,)))
     debs = debian.fetch(python, apt)

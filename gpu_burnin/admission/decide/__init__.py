@@ -8,11 +8,10 @@ has to change for them. What becomes of tests is in retest.py, who leaves in dra
 from gpu_burnin.admission.decide.codes import CODES
 from gpu_burnin.admission.decide.core import Decision, decide, withheld
 from gpu_burnin.admission.decide.facts import node_ttl_s
-from gpu_burnin.admission.decide.nodes import DELETED, boot_id, condition, gated, machine_id, trim_node
+from gpu_burnin.admission.decide.nodes import boot_id, condition, gated, machine_id, trim_node
 
 __all__ = [
     "CODES",
-    "DELETED",
     "Decision",
     "boot_id",
     "condition",

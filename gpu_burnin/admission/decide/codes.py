@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpu_burnin.admission.decide.nodes import DELETED
+from gpu_burnin.api.remedies import DELETED
 
 CODES: Mapping[str, tuple[str, str]] = {
     "AGENT_BOOT": (
         "The node's agent has not spoken in this boot",
-        "Nothing, if the node has just booted; else look at `systemctl status gpu-burnin-watch` on it.",
+        "Nothing, if the node has just booted; else look at `systemctl status gpu-burnin-watch` on it, or where "
+        "attached at its pod of muster-node.",
     ),
     "AGENT_SILENT": (
         "The node's agent is silent (no heartbeat, or nothing that can be read), so nobody watches its GPUs",
         "Look at `systemctl status gpu-burnin-watch` and `journalctl -u gpu-burnin-watch` on the node; "
         "`systemctl enable --now gpu-burnin-watch` starts it, `systemctl restart gpu-burnin-watch` one that hangs. "
+        "Where attached look at its pod of muster-node. "
         "Work on the node goes on. It takes new work once the agent is heard, or while a brake holds back its removal, "
         "which `muster why NODE` says.",
     ),
@@ -42,7 +44,8 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "EVIDENCE_MISSING": (
         "The node has published no evidence of a burn-in",
-        "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested.",
+        "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested. "
+        "Where attached it is tested when it is idle; else look at its pod of muster-node.",
     ),
     "GPUS_MISSING": (
         "kubelet does not offer the GPUs, or MIG instances, that the node should have",
@@ -59,7 +62,8 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "HOST_KEY_UNKNOWN": (
         "The host key that evidence is verified with is not pinned",
-        "Probe the host with muster probe and its fingerprint, then run playbooks/admit.yml.",
+        "Probe the host with muster probe and its fingerprint, then run playbooks/admit.yml; where attached: muster "
+        "attach approve NODE.",
     ),
     "LEDGER_RESTORED": (
         "etcd was restored to an older state, so the ledger may have forgotten a fault of the node: no new work",
@@ -77,7 +81,7 @@ CODES: Mapping[str, tuple[str, str]] = {
     "NODE_ABSENT": (
         "kubelet has not registered the node",
         "Look at `gpu-burnin gate` and `systemctl status kubelet` on the node: kubelet does not start before a pass. "
-        f"{DELETED}.",
+        f"Where attached kubelet waits for no pass: look at kubelet itself. {DELETED}.",
     ),
     "NODE_UNKNOWN": (
         "kubelet has stopped reporting, so the node may have booted again",
@@ -89,13 +93,14 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "NOT_PROVISIONED": (
         "The node is in the cluster but has no NodeAdmission, so nobody says which machine it is",
-        "Add it to the inventory and run site.yml, or delete its Node.",
+        "Add it to the inventory and run site.yml, or delete its Node; where attached: muster attach approve NODE.",
     ),
     "POWER_CYCLE_OWED": (
         "A fault of the node asked for a power cycle, or for a repair, and nobody has confirmed it; a PASS after a "
         "reboot is none",
         "Run playbooks/repair.yml, which does a power cycle where the node has a BMC, and else writes a technician's "
-        "order; when the power was off, and for a repair the hardware checked or replaced: muster node retest NODE "
+        "order; where attached do yourself what the message says. "
+        "When the power was off, and for a repair the hardware checked or replaced: muster node retest NODE "
         "--power-cycled --reason REASON. Switched off by admitter_confirm_power_cycle: false.",
     ),
     "QUARANTINED_BY_PERSON": (
@@ -112,11 +117,13 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "REPAIRING": (
         "The node is in the hands of the repair ladder, or gets another driver",
-        "Wait for playbooks/repair.yml or playbooks/driver_upgrade.yml, as the message says; it is tested after it.",
+        "Wait for playbooks/repair.yml or playbooks/driver_upgrade.yml, as the message says, or where attached for who "
+        "asked for it; it is tested after it.",
     ),
     "REQUEST_UNANSWERED": (
         "The node was asked for a test and no result came in time",
-        "Look at `systemctl status gpu-burnin-watch` and `gpu-burnin status` on the node.",
+        "Look at `systemctl status gpu-burnin-watch` and `gpu-burnin status` on the node, or where attached at its pod "
+        "of muster-node.",
     ),
     "RETEST_ASKED": (
         "A person has asked for a test",

@@ -41,6 +41,7 @@ from gpu_burnin.api.record import (
     Status,
     Transition,
 )
+from gpu_burnin.api.remedies import admit
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
 
 _SINCE = "since it was let in last"
@@ -170,7 +171,7 @@ def _stay(facts: Facts) -> Decision:
 
 def _unprovisioned(view: View, rules: Rules, now: datetime) -> Decision:
     """A Node without NodeAdmission: left gated, never admitted; gated if it was let in. Control planes are neither."""
-    message = f"{view.name}: it has no NodeAdmission; add it to the inventory and run site.yml, or delete its Node"
+    message = f"{view.name}: it has no NodeAdmission; {admit(view.name, rules.mode)}"
     status = Status(code="NOT_PROVISIONED", message=message)
     node, names = view.node, rules.names
     if node is None or rules.mode is Mode.OBSERVING or not (gated(node, names) or labelled_ready(node)):

@@ -8,8 +8,6 @@ from typing import Any
 from gpu_burnin.admission.view import Node
 from gpu_burnin.api.names import CONDITION, LABEL_PREFIX, NO_SCHEDULE, READY_LABEL, Names
 
-# Of a node without Node object: a running kubelet does not register again.
-DELETED = "If somebody deleted its Node, run site.yml, which restarts its kubelet"
 # Of the annotations the fleet's own: kubelet's and the cloud's are not read.
 _OURS = ("/evidence", "/agent", "/request", "/leave", "/admitted", "/restored")
 _METADATA = ("name", "uid", "resourceVersion", "deletionTimestamp")

@@ -25,7 +25,9 @@ from gpu_burnin.api.record import State
 
 _TESTING, _SUSPECT = State.TESTING, State.SUSPECT
 _STOPPED = "kubelet has stopped reporting, it may have booted again"
-_KEYLESS = "its NodeAdmission names no host key; probe the host and run site.yml"
+_KEYLESS = (
+    "its NodeAdmission names no host key; probe the host and run site.yml, or where attached `muster attach approve` it"
+)
 _SPEECHLESS = "its agent has said nothing that can be read, so nobody watches its GPUs"
 # An agent that was not heard in this boot, by its note and by its heartbeats.
 _AGENT_OF_ANOTHER_BOOT = doubt(AGENT_BOOT, _TESTING, conditions.agent_of_another_boot)

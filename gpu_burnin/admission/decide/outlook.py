@@ -9,9 +9,12 @@ from gpu_burnin.admission.decide.offered import GPUS_MISSING
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import PAUSED
 from gpu_burnin.admission.view import Budget
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.record import Next, State
+from gpu_burnin.api.remedies import agent
 
 LET_IN, TAKEN_OUT = "let in", "taken from work"
+# What an attached cluster has other words for is below.
 _AWAITED = {
     "AGENT_BOOT": "its agent has to speak in this boot",
     "AGENT_SILENT": "its agent has to be heard again (gpu-burnin-watch on the node)",
@@ -31,12 +34,23 @@ _AWAITED = {
     "REBOOTED": "kubelet has to report the new boot, and its burn-in has to pass; both come by themselves",
 }
 
+_ATTACHED = {
+    "AGENT_SILENT": f"its agent has to be heard again ({agent(Mode.ENFORCING)})",
+    "BOOT_UNDECIDED": "a person has to mend what its report names, and then ask for a test: muster node retest",
+    "EVIDENCE_MISSING": "its first burn-in has to pass, which it is asked for when it is idle",
+    "NODE_ABSENT": "kubelet has to register the node",
+    "POWER_CYCLE_OWED": "a person has to power the machine off and do what the message says, and to confirm it: muster "
+    "node retest --power-cycled",
+}
+
 
 def next_of(facts: Facts, shown: Finding, test: TestRequest, own: Finding) -> Next:
     """What comes next at this place, where nothing more is known than the place."""
+    built = facts.rules.mode is Mode.BUILT
+    awaited = _AWAITED if built else {**_AWAITED, **_ATTACHED}
     request, until = test.request, stamp(end) if (end := when(shown.until)) is not None else ""
     if request is not None and test.unanswered:
-        why = f"the test of level {request.level} has no result: look at gpu-burnin-watch on the node"
+        why = f"the test of level {request.level} has no result: look at {agent(facts.rules.mode)}"
         return Next("judged again", f"{why}; muster node retest asks anew")
     if request is not None:
         return Next("judged by its test", f"level {request.level}, asked for at {request.since}: {request.why}")
@@ -57,8 +71,10 @@ def next_of(facts: Facts, shown: Finding, test: TestRequest, own: Finding) -> Ne
     if shown.state is State.QUARANTINED and shown.who:
         return Next("judged again", f"its work is asked to leave, until {shown.who} lets it go", until)
     if shown.state is State.QUARANTINED:
-        return Next("repaired", "its work is asked to leave, then playbooks/repair.yml does what was found asks for")
-    return Next("judged again", _AWAITED.get(shown.code, "it needs a pass of a new burn-in, or what the code asks for"))
+        who = "playbooks/repair.yml does" if built else "somebody does"
+        then = "" if built else f", and `muster node retest {facts.view.name}` has it tested"
+        return Next("repaired", f"its work is asked to leave, then {who} what was found asks for{then}")
+    return Next("judged again", awaited.get(shown.code, "it needs a pass of a new burn-in, or what the code asks for"))
 
 
 def waits_for(name: str, becomes: str, leave: Budget | None, why: str, *, opens: bool) -> tuple[str, str]:

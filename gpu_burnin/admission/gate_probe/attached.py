@@ -17,10 +17,13 @@ from gpu_burnin.admission.objects import path_of, shown_name
 from gpu_burnin.api.attached import GATE, GATE_CONFIG, GATE_EVENT_NAME, GATE_KEY, Mode
 from gpu_burnin.api.names import GATE_PROBE_NODE, READY_LABEL, SYSTEM_NAMESPACE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
+from gpu_burnin.system.exposition import Family, page
 from gpu_burnin.system.files import parse_json, read_text
 
 _FORBIDDEN = 403
 EVENT = "MusterGateOpen"
+# A look that is so many turns late, and no API server is that slow, hangs.
+_MOST_SILENT, _SLOW_S = 3, 300.0
 # What the API server adds to objects that do not say it, in Kubernetes 1.30 to 1.36.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "spec": {"failurePolicy": "Fail"},
@@ -32,10 +35,16 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Gate:
-    """What is wrong, a sentence each, and what could not be asked."""
+    """What is wrong, a sentence each, and what could not be asked.
+
+    `refused`: whether a Node that nobody admitted was refused; `changed`: of how many objects there is less or other
+    than was written. None where that could not be asked.
+    """
 
     wrong: tuple[str, ...]
     unknown: tuple[str, ...]
+    refused: bool | None = None
+    changed: int | None = None
 
     @property
     def exit_code(self) -> int:
@@ -68,6 +77,15 @@ def differs(found: Any, wanted: Any, key: str = "") -> str:
     return "" if found == wanted else key
 
 
+def changed_at(found: Object, wanted: Object) -> str:
+    """Where an object of the gate is not as it was written, "" where nowhere. Pure.
+
+    Metadata is everybody's to add to; an object that is being deleted is still in force.
+    """
+    says, said = ({k: v for k, v in it.items() if k in ("spec", "webhooks")} for it in (found, wanted))
+    return differs(says, said)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What `muster attach` has written. `enforcing`: an untainted GPU Node is refused too."""
@@ -78,7 +96,8 @@ class Wanted:
 
 def look(api: KubeApi, wanted: Wanted) -> Gate:
     """Compare each object, and ask by a dry run for what the gate must refuse."""
-    wrong, unknown = [], []
+    wrong: list[str] = []
+    unknown: list[str] = []
     for one in wanted.objects:
         name = shown_name(one)
         try:
@@ -89,16 +108,17 @@ def look(api: KubeApi, wanted: Wanted) -> Gate:
         if found is None:
             wrong.append(f"{name} is gone: the gate is open")
             continue
-        # Metadata is everybody's to add to; an object that is being deleted is still in force.
-        says, said = ({k: v for k, v in it.items() if k in ("spec", "webhooks")} for it in (found, one))
-        if place := differs(says, said):
+        if place := changed_at(found, one):
             wrong.append(f"{name} was changed at {place}: the gate may be open")
+    changed = None if unknown else len(wrong)
+    refused = None
     try:
-        if not refuses(api, enforcing=wanted.enforcing):
-            wrong.append("a Node that nobody admitted is not refused: the gate is open")
+        refused = refuses(api, enforcing=wanted.enforcing)
     except (ApiError, Conflict) as error:
         unknown.append(str(error))
-    return Gate(tuple(wrong), tuple(unknown))
+    if refused is False:
+        wrong.append("a Node that nobody admitted is not refused: the gate is open")
+    return Gate(tuple(wrong), tuple(unknown), refused, changed)
 
 
 def read_wanted(folder: Path) -> Wanted:
@@ -111,8 +131,8 @@ def read_wanted(folder: Path) -> Wanted:
         raise ApiError(f"{folder}: cannot be read ({error}); mount the ConfigMap {GATE_CONFIG}") from error
 
 
-def once(api: KubeApi, folder: Path, say: Callable[[str], None]) -> int:
-    """One look; the exit code. What is wrong is said, and told as an event on the namespace."""
+def once(api: KubeApi, folder: Path, say: Callable[[str], None]) -> Gate:
+    """One look. What is wrong is said, and written as an event of the namespace."""
     gate = look(api, read_wanted(folder))
     for sentence in (*gate.wrong, *gate.unknown):
         say(sentence)
@@ -121,18 +141,48 @@ def once(api: KubeApi, folder: Path, say: Callable[[str], None]) -> int:
             _tell(api, "; ".join(gate.wrong)[:1000])
         except (ApiError, Conflict) as error:
             say(str(error))
-    return gate.exit_code
+    return gate
 
 
-def forever(api: KubeApi, folder: Path, say: Callable[[str], None], every_s: float) -> None:
-    """Look again and again. Each look that finds the gate in force says so once after one that did not."""
-    before = -1
-    while True:
-        code = once(api, folder, say)
-        if code == EXIT_PASS != before:
+class Watch:
+    """Looks again and again, and keeps what the last look found. `clock` is seconds since 1970."""
+
+    def __init__(self, api: KubeApi, folder: Path, every_s: float, clock: Callable[[], float] = time.time) -> None:
+        self._api, self._folder, self._every_s, self._clock = api, folder, every_s, clock
+        self._looked_s = clock()
+        self._gate: Gate | None = None
+        self._checked_s = 0.0
+
+    def look(self, say: Callable[[str], None]) -> Gate:
+        """Once; a gate that is in force is said after a look that did not find it so."""
+        before, gate = self._gate, once(self._api, self._folder, say)
+        if gate.exit_code == EXIT_PASS and (before is None or before.exit_code != EXIT_PASS):
             say("the gate is in force")
-        before = code
-        time.sleep(every_s)
+        self._gate, self._looked_s = gate, self._clock()
+        if gate.refused is not None:
+            self._checked_s = self._looked_s
+        return gate
+
+    def run(self, say: Callable[[str], None]) -> None:
+        """For good."""
+        while True:
+            self.look(say)
+            time.sleep(self._every_s)
+
+    def numbers(self) -> bytes:
+        """For Prometheus. What could not be asked has no number, only the time of the last answer."""
+        gate = self._gate or Gate((), ())
+        found = (
+            ("gate_refused", "1 when a node without the taint was refused by the gate.", gate.refused),
+            ("gate_objects_changed", "Objects of the gate that are gone or not as they were written.", gate.changed),
+            ("gate_checked_timestamp_seconds", "When the API server last gave an answer.", round(self._checked_s)),
+        )
+        return page("muster_", (Family(name, "gauge", text, (({}, value),)) for name, text, value in found)).encode()
+
+    def unhealthy(self) -> str:
+        """Why this process should be started again, "" for healthy."""
+        silent_s = self._clock() - self._looked_s
+        return f"no look has ended for {silent_s:.0f} s" if silent_s > _MOST_SILENT * self._every_s + _SLOW_S else ""
 
 
 def refuses(api: KubeApi, *, enforcing: bool) -> bool:

@@ -74,7 +74,7 @@ class Campaign(Generic[T]):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: self.stop())
-        pages = Pages(self._address, self.metrics, self.unhealthy, self.leadership.held)
+        pages = Pages(self._address, self.metrics.text, self.unhealthy, self.leadership.held)
         self.journal.say(
             f"{self._host}: {self._what} stands for election at {self._lease_api.server}; health and metrics "
             f"at {self._address[0]}:{pages.port}",
@@ -128,7 +128,7 @@ class Campaign(Generic[T]):
         if isinstance(error, NotFound):
             sentence = (
                 f"{self._lease_api.server}: the namespace {SYSTEM_NAMESPACE} of the Lease {self.leadership.lease} is "
-                "missing, so nobody leads; run site.yml, which makes it"
+                "missing, so nobody leads; site.yml makes it, and where attached `muster attach`"
             )
         self._trouble.begin(error.status, sentence)
 

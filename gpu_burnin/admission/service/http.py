@@ -1,4 +1,4 @@
-"""Health and metrics over HTTP, on the host's own address: GET /healthz, /leaderz and /metrics."""
+"""Health and metrics over HTTP: GET /healthz, /metrics and, of a service that has a leader, /leaderz."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from gpu_burnin.admission.service.metrics import CONTENT_TYPE, Metrics
+from gpu_burnin.admission.service.metrics import CONTENT_TYPE
 from gpu_burnin.errors import GpuBurninError
 
 _TEXT = "text/plain; charset=utf-8"
 
 
 class Pages:
-    """The server. `unhealthy` is why this process should be started again, "" for healthy."""
+    """The server. `unhealthy` is why this process should be started again, "" for healthy; `leads` None: no leader."""
 
     def __init__(
-        self, address: tuple[str, int], metrics: Metrics, unhealthy: Callable[[], str], leads: Callable[[], bool]
+        self,
+        address: tuple[str, int],
+        metrics: Callable[[], bytes],
+        unhealthy: Callable[[], str],
+        leads: Callable[[], bool] | None = None,
     ) -> None:
         """Raises GpuBurninError when the address cannot be used."""
 
         def page(path: str) -> tuple[int, str, bytes] | None:
             if path == "/metrics":
-                return 200, CONTENT_TYPE, metrics.text()
+                return 200, CONTENT_TYPE, metrics()
             if path == "/healthz":
                 why = unhealthy()
                 return (503, _TEXT, f"{why}\n".encode()) if why else (200, _TEXT, b"ok\n")
-            if path == "/leaderz":
+            if path == "/leaderz" and leads is not None:
                 return (200, _TEXT, b"leader\n") if leads() else (503, _TEXT, b"standby\n")
             return None
 
@@ -58,8 +62,8 @@ class Pages:
             self._server = Server(address, Handler)
         except OSError as error:
             raise GpuBurninError(
-                f"{address[0]}:{address[1]}: cannot listen ({error}); correct `listen` in the configuration, or end "
-                "the other process that uses it"
+                f"{address[0]}:{address[1]}: cannot listen ({error}); give `listen` another address, or end the "
+                "other process that uses it"
             ) from error
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True).start()
 

@@ -27,8 +27,10 @@ from gpu_burnin.admission.service.pod_notes import PodNotes
 from gpu_burnin.admission.service.verify import Verifier
 from gpu_burnin.admission.view import Budget, Evidence, HeartbeatState, Patch, Rules, View
 from gpu_burnin.api.agent_note import AgentNote
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.names import KIND, SYSTEM_NAMESPACE
 from gpu_burnin.api.record import NodeAdmission, State, Status, parse, status_document
+from gpu_burnin.api.remedies import DEFINITIONS, admit
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.canonical import canonical_json
 
@@ -185,7 +187,7 @@ class Reconciler:
         if item.get("status") != document and parse(item).status != status:
             raise Forgotten(
                 f"{record.name}: the API server does not keep all of a {KIND}'s status, so its CRD is of another "
-                "version of muster: run site.yml, which brings this one's; until then its Node is left as it is"
+                f"version of muster: {DEFINITIONS}; until then its Node is left as it is"
             )
         self.records.wrote(item)
         known = record.status.transitions
@@ -277,17 +279,17 @@ class Reconciler:
         if quiet or now_s < self._alarmed.get(budget, -ALARM_EVERY_S) + ALARM_EVERY_S:
             return
         self._alarmed[budget] = now_s
-        message = f"{name} and maybe others {_kept_from(view, decision, why)}"
+        message = f"{name} and maybe others {_kept_from(view, decision, why, self.rules.mode)}"
         self.journal.say(message, brake=str(budget), node=name)
         self.recorder.alarm(SYSTEM_NAMESPACE, lease_reference(), "MusterBrake", message)
 
 
-def _kept_from(view: View, decision: Decision, why: str) -> str:
+def _kept_from(view: View, decision: Decision, why: str, mode: Mode) -> str:
     """What a budget keeps from being done about a node, and what a person can do."""
     if view.record is None:
         return (
-            f"work and have no NodeAdmission, so nobody says which machines they are: {why}; add them to the inventory "
-            "and run site.yml, or keep new work away with `kubectl cordon`"
+            f"work and have no NodeAdmission, so nobody says which machines they are: {why}; "
+            f"{admit(view.name, mode)}, or keep new work away with `kubectl cordon`"
         )
     decide = (
         "look at `muster status`: a fault of many nodes at once is often one of the software, and a person has to "

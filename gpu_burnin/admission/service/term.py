@@ -35,6 +35,7 @@ from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.names import HEARTBEAT_PLURAL, KIND, PAUSE, PLURAL, SYSTEM_NAMESPACE
 from gpu_burnin.api.record import State
+from gpu_burnin.api.remedies import DEFINITIONS
 from gpu_burnin.errors import GpuBurninError
 
 TICK_S = 5.0
@@ -102,7 +103,7 @@ class Term:
         self._approver = Approver(api, names, self.requests, self.records, config.inventory_nodes(), journal, metrics)
         self.jobs = JobCheck(config, self, self.reconciler.verifier)
         self._system = frozenset(one.name for one in config.system_nodes)
-        unknown, bring = f"{api.server}: it does not know", "run site.yml, which brings the CustomResourceDefinition"
+        unknown, bring = f"{api.server}: it does not know", DEFINITIONS
         missing = f"{unknown} {PLURAL} ({names.crd}), so no node is admitted; {bring}"
         unheard = f"{unknown} {HEARTBEAT_PLURAL} ({names.heartbeat_crd}), so no agent is heard; {bring}"
         self.reflectors: Mapping[str, Reflector] = {

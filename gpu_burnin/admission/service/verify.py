@@ -33,7 +33,10 @@ class Verifier:
             return Evidence()
         name, key = record.name, record.spec.identity.host_key
         if not key:
-            message = f"{name}: its NodeAdmission has no host key; probe the host (muster probe) and run site.yml"
+            message = (
+                f"{name}: its NodeAdmission has no host key; probe the host (muster probe) and run site.yml, or where "
+                f"attached `muster attach approve {name}`"
+            )
             return Evidence(code="HOST_KEY_UNKNOWN", message=message)
         bound = record.spec.identity.node_uid
         if bound and bound != str(node["metadata"].get("uid", "")):

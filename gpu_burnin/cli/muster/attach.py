@@ -48,6 +48,9 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON."
     show_default=True,
     help="Where the driver is on the hosts; gpu-operator's driver container has it in /run/nvidia/driver.",
 )
+@click.option(
+    "--monitoring", is_flag=True, help="Also objects of prometheus-operator: numbers, and alerts on the gate."
+)
 @click.option("--despite-daemonsets", is_flag=True, help="Enforce though DaemonSets do not tolerate the taint.")
 @click.option(
     "--render",
@@ -68,6 +71,7 @@ def attach(
     taint_by: str,
     level: str,
     driver_root: str,
+    monitoring: bool,
     despite_daemonsets: bool,
     render: Path | None,
     dry_run: bool,
@@ -100,6 +104,7 @@ def attach(
         level,
         driver_root,
         cluster or "",
+        monitoring,
     )
     check(settings)
     if render is not None:

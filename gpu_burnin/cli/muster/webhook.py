@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpu_burnin.api.names import DEFAULT_DOMAIN
+from gpu_burnin.cli.muster.listen import address
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -27,12 +28,10 @@ def webhook(folder: Path, ca: Path, listen: str, domain: str) -> None:
     from gpu_burnin.errors import GpuBurninError
     from gpu_burnin.system.files import read_text
 
-    host, _, port = listen.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise click.UsageError(f"--listen {listen!r} is no ADDRESS:PORT")
+    where = address(listen)
     try:
         text = read_text(folder / ATTACHED_KEY)
     except (OSError, UnicodeDecodeError) as error:
         raise GpuBurninError(f"{folder}: cannot be read ({error}); mount the ConfigMap muster-attached") from error
     attached = parse_attached({"data": {ATTACHED_KEY: text}})
-    Webhook((host.strip("[]"), int(port)), lambda: read_authority(ca), attached, Names(domain)).run()
+    Webhook(where, lambda: read_authority(ca), attached, Names(domain)).run()

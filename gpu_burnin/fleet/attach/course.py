@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.client import NODES, ApiError, Conflict, KubeApi, NotFound, Object, node_path
-from gpu_burnin.admission.gate_probe.attached import refuses
+from gpu_burnin.admission.gate_probe.attached import changed_at, refuses
 from gpu_burnin.admission.objects import path_of, shown_name, write_objects
 from gpu_burnin.admission.provision import define
 from gpu_burnin.admission.webhook.certificate import Pair, make_authority, usable
@@ -24,7 +24,9 @@ from gpu_burnin.fleet.attach.discover import (
     capabilities,
     look,
     refuse_others,
+    refuse_release,
     refuse_unable,
+    release,
 )
 from gpu_burnin.fleet.attach.manifests import Parts, parts
 from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings
@@ -57,9 +59,15 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
     if not can.gate:
         raise Refused(f"{api.server} ({can.version}): {can.missing[0]}")
     settings = choose_taints(settings, can)
+    if settings.monitoring and not can.monitoring:
+        raise Refused(f"{api.server}: it has no PodMonitor and PrometheusRule; leave --monitoring out")
     first = parts(settings, {})
     refuse_unable(api, first.all())
-    refuse_others(api, [*first.namespace, *first.definitions])
+    helm = release(api)
+    if apply:
+        refuse_release(api, helm, f"change it with `helm upgrade`, or `helm uninstall {helm}` first")
+    # Helm's namespace has no mark of ours.
+    refuse_others(api, [*([] if helm else first.namespace), *first.definitions])
     found = look(api, settings)
     if settings.enforcing and found.intolerant and not despite:
         raise Refused(
@@ -98,7 +106,7 @@ def variants(settings: Settings) -> list[Object]:
     """All objects that attach may have written, whatever its settings were."""
     found: dict[str, Object] = {}
     for by in (WEBHOOK_TAINTS, POLICY_TAINTS):
-        of = replace(settings, mode=Mode.ENFORCING, taints_by=by)
+        of = replace(settings, mode=Mode.ENFORCING, taints_by=by, monitoring=True)
         found |= {path_of(one): one for one in parts(of, {}).all()}
     return list(found.values())
 
@@ -116,6 +124,8 @@ def detach(
     First what adds taints, then the rights of the admitter, so that it can put nothing back; the gate, then the taints
     that it holds. Raises Refused and ApiError.
     """
+    helm = release(api)
+    refuse_release(api, helm, f"`helm uninstall {helm}` first, then this")
     there = [one for one in variants(settings) if api.find(path_of(one), f"read {shown_name(one)}") is not None]
     guarded = [one for one in there if one["kind"] in ("Namespace", "CustomResourceDefinition")]
     refuse_others(api, guarded)
@@ -229,8 +239,14 @@ def _write(api: KubeApi, made: Parts, names: Names) -> None:
     write_objects(made.namespace, api, lambda: api, apply=True)
     write_objects(made.definitions, api, lambda: api, apply=True)
     define(api, names, apply=True, enrolments=True)
-    rest = [*made.rights, *made.config, *made.gate, *made.workloads, *made.taint]
+    rest = [*made.rights, *made.config, *made.gate, *made.workloads, *made.taint, *made.monitoring]
     write_objects(rest, api, lambda: api, apply=True)
+    for one in (*made.gate, *made.taint):
+        found = api.get(path_of(one), f"read {shown_name(one)}")
+        if changed_at(found, one):
+            # Somebody has added to it, such as an exception: applying leaves what is others'.
+            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            api.replace(path_of(one), {**one, "metadata": {**one["metadata"], **version}}, f"write {shown_name(one)}")
 
 
 def _webhook(settings: Settings) -> bool:

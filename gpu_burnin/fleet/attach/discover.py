@@ -8,14 +8,16 @@ from typing import Any
 
 from gpu_burnin.admission.client import NODES, KubeApi, Object
 from gpu_burnin.admission.objects import path_of, shown_name
-from gpu_burnin.api.attached import preflight_taint
-from gpu_burnin.api.names import MANAGED_BY
+from gpu_burnin.api.attached import attached_path, preflight_taint
+from gpu_burnin.api.names import MANAGED_BY, SYSTEM_NAMESPACE
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
+from gpu_burnin.fleet.attach import monitoring
 from gpu_burnin.fleet.attach.policies import ADMISSION
 from gpu_burnin.fleet.attach.settings import Settings
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _GPU = "nvidia.com/gpu"
+_RELEASE = "meta.helm.sh/release-name"
 
 
 class Refused(GpuBurninError):
@@ -32,6 +34,7 @@ class Capabilities:
     version: str
     gate: bool
     taint_policy: bool
+    monitoring: bool
     missing: tuple[str, ...]
 
 
@@ -48,8 +51,7 @@ class Found:
 def capabilities(api: KubeApi) -> Capabilities:
     """Ask. Raises ApiError."""
     version = str(api.get("/version", "read its version").get("gitVersion", "unknown"))
-    listed = api.find(f"/apis/{ADMISSION}", "list what it can admit by") or {}
-    kinds = {str(one.get("kind")) for one in listed.get("resources") or []}
+    kinds = _kinds(api, ADMISSION)
     gate, taint_policy = "ValidatingAdmissionPolicy" in kinds, "MutatingAdmissionPolicy" in kinds
     missing = []
     if not gate:
@@ -62,7 +64,12 @@ def capabilities(api: KubeApi) -> Capabilities:
             f"it has no MutatingAdmissionPolicy in {ADMISSION} (1.36 and newer have it): a webhook adds the taint, and "
             "while it is away new GPU Nodes join only where the node group registers them with it"
         )
-    return Capabilities(version, gate, taint_policy, tuple(missing))
+    return Capabilities(version, gate, taint_policy, _kinds(api, monitoring.API) >= monitoring.KINDS, tuple(missing))
+
+
+def _kinds(api: KubeApi, version: str) -> set[str]:
+    listed = api.find(f"/apis/{version}", f"list what it has of {version}") or {}
+    return {str(one.get("kind")) for one in listed.get("resources") or []}
 
 
 def refuse_unable(api: KubeApi, wanted: Iterable[Object]) -> None:
@@ -97,6 +104,18 @@ def refuse_others(api: KubeApi, wanted: Iterable[Object]) -> None:
                 f"{api.server}: {shown_name(one)} is there and was not made by attach, so this cluster is a fleet that "
                 "site.yml built, or another program has the name; attach another cluster, or remove it first"
             )
+
+
+def release(api: KubeApi) -> str:
+    """The release of Helm that has brought Muster, "" for none. Raises ApiError."""
+    found = api.find(attached_path(), "read who attached it") or {}
+    return str((found.get("metadata", {}).get("annotations") or {}).get(_RELEASE, ""))
+
+
+def refuse_release(api: KubeApi, name: str, instead: str) -> None:
+    """Raise Refused where there is a release: what is written beside Helm is undone by its next upgrade."""
+    if name:
+        raise Refused(f"{api.server}: Muster is here as release {name} of Helm in {SYSTEM_NAMESPACE}; {instead}")
 
 
 def look(api: KubeApi, settings: Settings) -> Found:

@@ -21,10 +21,10 @@ from gpu_burnin.api.attached import (
 )
 from gpu_burnin.api.crd import definitions
 from gpu_burnin.api.names import MANAGED_BY, SYSTEM_NAMESPACE
-from gpu_burnin.fleet.attach import policies
+from gpu_burnin.fleet.attach import monitoring, policies
 from gpu_burnin.fleet.attach.rights import rights
 from gpu_burnin.fleet.attach.settings import WEBHOOK_TAINTS, Settings
-from gpu_burnin.fleet.attach.workloads import CONFIG, ETC, TOKENS, daemon_set, deployments
+from gpu_burnin.fleet.attach.workloads import ADMITTER_PORT, CONFIG, ETC, TOKENS, daemon_set, deployments
 
 IN_CLUSTER = "https://kubernetes.default.svc"
 PRIVILEGED = {"pod-security.kubernetes.io/enforce": "privileged"}
@@ -42,6 +42,7 @@ class Parts:
     gate: list[Object]
     workloads: list[Object]
     taint: list[Object]
+    monitoring: list[Object]
 
     def files(self) -> dict[str, list[Object]]:
         """In the order of their names."""
@@ -66,7 +67,8 @@ def parts(settings: Settings, authority: Mapping[str, str]) -> Parts:
     ]
     if webhook:
         maps.append(_in_namespace("Secret", WEBHOOK_CA, {"type": "Opaque", "data": secret}))
-    work = deployments(settings, data, webhook=webhook and settings.enforcing)
+    reads = [*attached.data().values(), authority.get("ca.crt", "")] if webhook and settings.enforcing else None
+    work = deployments(settings, data, reads)
     return Parts(
         namespace=[_ours({"apiVersion": "v1", "kind": "Namespace", "metadata": _namespace()})],
         definitions=[_ours(one) for one in definitions(settings.names, enrolments=True)],
@@ -75,6 +77,7 @@ def parts(settings: Settings, authority: Mapping[str, str]) -> Parts:
         gate=[_ours(one) for one in gate],
         workloads=[_ours(one) for one in (*work, daemon_set(settings, data))],
         taint=[_ours(one) for one in policies.taint(settings, authority.get("ca.crt", ""))],
+        monitoring=[_ours(one) for one in monitoring.objects()] if settings.monitoring else [],
     )
 
 
@@ -87,7 +90,7 @@ def config(settings: Settings) -> dict[str, str]:
             {
                 "domain": settings.domain,
                 "kubeconfig": f"{ETC}/kubeconfig",
-                "listen": "0.0.0.0:10270",
+                "listen": f"0.0.0.0:{ADMITTER_PORT}",
                 "mode": str(settings.mode),
             }
         ),
@@ -125,7 +128,7 @@ def kubeconfig(server: str, ca: str, user: Mapping[str, str]) -> str:
 def _looked_at(settings: Settings, gate: list[Object], authority: Mapping[str, str]) -> dict[str, Any]:
     """What the probe compares the cluster with."""
     wanted = [*gate, *policies.taint(settings, authority.get("ca.crt", ""))]
-    return {"mode": str(settings.mode), "objects": wanted}
+    return {"mode": str(settings.mode), "objects": [_ours(one) for one in wanted]}
 
 
 def _namespace() -> dict[str, Any]:

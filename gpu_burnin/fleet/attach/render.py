@@ -54,6 +54,7 @@ def to_json(done: Written, *, dry_run: bool) -> dict[str, Any]:
         "version": done.capabilities.version,
         "missing": [*done.capabilities.missing],
         "taints_by": done.settings.taints_by,
+        "monitoring": done.settings.monitoring,
         "gpu_nodes": [*found.nodes],
         "at_work": [*found.at_work],
         "without_gpus": [*found.without_gpus],
@@ -73,6 +74,8 @@ def text(done: Written, *, dry_run: bool) -> str:
         f"GPU Nodes now: {', '.join(found.nodes) or 'none: is the label right?'}",
     ]
     lines += [f"lacking: {sentence}" for sentence in done.capabilities.missing]
+    if done.capabilities.monitoring and not settings.monitoring:
+        lines.append("prometheus-operator is here: --monitoring has it read Muster's numbers and alert on the gate")
     if found.at_work:
         lines.append(f"at work, tested when they are idle: {', '.join(found.at_work)}")
     if found.without_gpus:

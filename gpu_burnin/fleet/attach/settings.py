@@ -12,14 +12,14 @@ from gpu_burnin.errors import GpuBurninError
 
 # Who adds the preflight taint to a new GPU Node.
 WEBHOOK_TAINTS, POLICY_TAINTS = "webhook", "policy"
-_IMAGE = re.compile(r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?")
-_PATH = re.compile(r"/[\w./-]*")
+IMAGE = re.compile(r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?")
+PATH = re.compile(r"/[\w./-]*")
 
 
 @dataclass(frozen=True)
 class Settings:
     """What to have. `driver_root` is where the node's driver is: / for one on the host, /run/nvidia/driver for one of
-    gpu-operator's.
+    gpu-operator's. `monitoring`: objects of prometheus-operator too, for numbers and alerts.
     """
 
     image: str
@@ -30,6 +30,7 @@ class Settings:
     level: str = "standard"
     driver_root: str = "/"
     cluster: str = ""
+    monitoring: bool = False
 
     @property
     def names(self) -> Names:
@@ -44,9 +45,9 @@ class Settings:
 
 def check(settings: Settings) -> None:
     """Raises GpuBurninError for what no cluster would take, or what would be text of another object."""
-    if not _IMAGE.fullmatch(settings.image):
+    if not IMAGE.fullmatch(settings.image):
         raise GpuBurninError(f"--image {settings.image!r} is no reference of an image; give REGISTRY/NAME:TAG")
-    if not _PATH.fullmatch(settings.driver_root) or ".." in settings.driver_root:
+    if not PATH.fullmatch(settings.driver_root) or ".." in settings.driver_root:
         raise GpuBurninError(f"--driver-root {settings.driver_root!r} is no path; give / or /run/nvidia/driver")
     if settings.level not in LEVEL_NAMES:
         raise GpuBurninError(f"--level {settings.level!r} is none of {', '.join(LEVEL_NAMES)}")

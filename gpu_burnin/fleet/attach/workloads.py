@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,43 +20,52 @@ from gpu_burnin.fleet.attach.settings import Settings
 
 CONFIG = "muster-config"
 ETC, TOKENS = "/etc/muster", "/var/run/secrets/muster"
-WEBHOOK_PORT = 9443
+ADMITTER_PORT, PROBE_PORT, WEBHOOK_PORT = 10270, 10271, 9443
 _USER = 65532
-_STATE = "/var/lib/gpu-burnin"
+_STATE, _LINKS = "/var/lib/gpu-burnin", "/run/gpu-burnin/driver"
+# gpu-operator's driver container mounts its root there after this pod has started.
+_COMES_LATE = {"driver": {"mountPropagation": "HostToContainer"}}
 # kubelet renews the file when 80 % of the time is over.
 _TOKEN_S = 3600
-_APP = "app.kubernetes.io/name"
+APP = "app.kubernetes.io/name"
+STAMP = "checksum/config"
 
 
-def deployments(settings: Settings, config: Mapping[str, str], *, webhook: bool) -> list[dict[str, Any]]:
-    """Of the control side: nothing runs as root or may write its root file system."""
-    stamp = _hash(config)
+def deployments(
+    settings: Settings, config: Mapping[str, str], webhook_reads: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    """Of the control side: nothing runs as root or may write its root file system.
+
+    `webhook_reads` is what the webhook reads at its start besides the configuration; None: there is no webhook.
+    """
+    texts = config_texts(config)
+    probe = ["gate-probe", "--attached", f"{ETC}/gate"]
     found = [
         _deployment(
             ADMITTER_ACCOUNT,
             2,
-            stamp,
+            stamp(texts),
             _pod(
                 settings,
                 ["admitter", "--config", f"{ETC}/admitter.yaml"],
-                {"account": ADMITTER_ACCOUNT, "memory": "100Mi", "port": 10270},
+                {"account": ADMITTER_ACCOUNT, "memory": "100Mi", "port": ADMITTER_PORT},
             ),
         ),
         _deployment(
             PROBE_ACCOUNT,
             1,
-            stamp,
+            stamp(texts),
             _pod(
                 settings,
-                ["gate-probe", "--attached", f"{ETC}/gate", "--every", "60", "--kubeconfig", f"{ETC}/kubeconfig"],
-                {"account": PROBE_ACCOUNT, "memory": "100Mi"},
+                [*probe, "--every", "60", "--listen", f"0.0.0.0:{PROBE_PORT}", "--kubeconfig", f"{ETC}/kubeconfig"],
+                {"account": PROBE_ACCOUNT, "memory": "100Mi", "port": PROBE_PORT},
                 [("gate", {"configMap": {"name": GATE_CONFIG}}, f"{ETC}/gate")],
             ),
         ),
     ]
-    if not webhook:
+    if webhook_reads is None:
         return found
-    command = ["webhook", "--attached", f"{ETC}/attached", "--ca", f"{ETC}/webhook-ca"]
+    command = ["webhook", "--attached", f"{ETC}/attached", "--ca", f"{ETC}/webhook-ca", "--domain", settings.domain]
     pod = _pod(
         settings,
         [*command, "--listen", f"0.0.0.0:{WEBHOOK_PORT}"],
@@ -71,9 +79,9 @@ def deployments(settings: Settings, config: Mapping[str, str], *, webhook: bool)
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": WEBHOOK, "namespace": SYSTEM_NAMESPACE},
-        "spec": {"selector": {_APP: WEBHOOK}, "ports": [{"port": 443, "targetPort": WEBHOOK_PORT, "protocol": "TCP"}]},
+        "spec": {"selector": {APP: WEBHOOK}, "ports": [{"port": 443, "targetPort": WEBHOOK_PORT, "protocol": "TCP"}]},
     }
-    return [*found, _deployment(WEBHOOK, 2, stamp, pod), service]
+    return [*found, _deployment(WEBHOOK, 2, stamp([*texts, *webhook_reads]), pod), service]
 
 
 def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
@@ -85,8 +93,10 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
         ("state", {"hostPath": {"path": _STATE, "type": "DirectoryOrCreate"}}, _STATE, False),
         ("machine-id", {"hostPath": {"path": "/etc/machine-id", "type": "File"}}, "/etc/machine-id", True),
         ("dev", {"hostPath": {"path": "/dev"}}, "/dev", False),
-        ("driver", {"hostPath": {"path": settings.driver_root}}, "/driver", True),
+        ("driver", {"hostPath": {"path": settings.driver_root, "type": "DirectoryOrCreate"}}, "/driver", True),
         ("run", {"emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}, "/run/gpu-burnin", False),
+        # There when the agent starts, or its linker never looks there: node/contained.py links the driver's libraries.
+        ("links", {"emptyDir": {}}, _LINKS, False),
         ("tmp", {"emptyDir": {"sizeLimit": "256Mi"}}, "/tmp", False),
     ]
     container = {
@@ -96,11 +106,13 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
         "args": ["watch", "--config", f"{ETC}/agent.yaml", "--contained", "--node-name", "$(NODE_NAME)"],
         "env": [
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-            {"name": "LD_LIBRARY_PATH", "value": "/run/gpu-burnin/driver"},
+            {"name": "LD_LIBRARY_PATH", "value": _LINKS},
         ],
         "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
         "resources": {"requests": {"cpu": "50m", "memory": "60Mi"}},
-        "volumeMounts": [{"name": n, "mountPath": path, "readOnly": ro} for n, _, path, ro in mounts],
+        "volumeMounts": [
+            {"name": n, "mountPath": path, "readOnly": ro, **_COMES_LATE.get(n, {})} for n, _, path, ro in mounts
+        ],
     }
     spec = {
         "serviceAccountName": AGENT_ACCOUNT,
@@ -114,8 +126,8 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
         "containers": [container],
         "volumes": [{"name": n, **source} for n, source, _, _ in mounts],
     }
-    labels = {_APP: AGENT_ACCOUNT}
-    annotations = {"checksum/config": _hash(config)}
+    labels = {APP: AGENT_ACCOUNT}
+    annotations = {STAMP: stamp(config_texts(config))}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -168,8 +180,8 @@ def _pod(
         "volumeMounts": [{"name": n, "mountPath": path, "readOnly": True} for n, _, path in volumes],
     }
     if "port" in of:
-        container["ports"] = [{"containerPort": of["port"], "protocol": "TCP"}]
         scheme = "HTTPS" if of["port"] == WEBHOOK_PORT else "HTTP"
+        container["ports"] = [{"name": scheme.lower(), "containerPort": of["port"], "protocol": "TCP"}]
         check = {"httpGet": {"path": "/healthz", "port": of["port"], "scheme": scheme}}
         container["livenessProbe"] = {**check, "periodSeconds": 30, "failureThreshold": 4}
         if of["port"] == WEBHOOK_PORT:
@@ -192,8 +204,8 @@ def _pod(
     }
 
 
-def _deployment(name: str, replicas: int, stamp: str, pod: Mapping[str, Any]) -> dict[str, Any]:
-    labels = {_APP: name}
+def _deployment(name: str, replicas: int, stamped: str, pod: Mapping[str, Any]) -> dict[str, Any]:
+    labels = {APP: name}
     apart = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -201,7 +213,7 @@ def _deployment(name: str, replicas: int, stamp: str, pod: Mapping[str, Any]) ->
         "labelSelector": {"matchLabels": labels},
     }
     # A change of the configuration is another pod: nothing here rereads it.
-    annotations = {"checksum/config": stamp}
+    annotations = {STAMP: stamped}
     template = {
         "metadata": {"labels": {**labels, **MANAGED_BY}, "annotations": annotations},
         "spec": {**pod, "topologySpreadConstraints": [apart]},
@@ -214,5 +226,11 @@ def _deployment(name: str, replicas: int, stamp: str, pod: Mapping[str, Any]) ->
     }
 
 
-def _hash(config: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:16]
+def config_texts(config: Mapping[str, str]) -> list[str]:
+    """Its texts in the order of their keys."""
+    return [config[key] for key in sorted(config)]
+
+
+def stamp(texts: Sequence[str]) -> str:
+    """Of what a pod reads at its start: other texts are another pod, since nothing is read again."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]

@@ -148,7 +148,11 @@ def ask_all(api: KubeApi, names: Names, nodes: Iterable[str], verb: Verb, ask: A
         try:
             yield replace(_ask(api, names, node, verb, ask, hindered), coming=not hindered)
         except NotFound:
-            yield Asked(node, failed="has no NodeAdmission; give the name in `muster status`, or add it with site.yml")
+            yield Asked(
+                node,
+                failed="has no NodeAdmission; give the name in `muster status`, or add it: site.yml, or where attached "
+                "`muster attach approve`",
+            )
         except (GpuBurninError, Conflict) as error:
             yield Asked(node, failed=str(error))
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpu_burnin.admission.decide import DELETED, condition, gated
+from gpu_burnin.admission.decide import condition, gated
 from gpu_burnin.admission.decide.nodes import effects, labelled_ready
 from gpu_burnin.admission.decide.outlook import TAKEN_OUT
 from gpu_burnin.admission.decide.times import when
 from gpu_burnin.admission.view import Node
+from gpu_burnin.api import remedies
 from gpu_burnin.api.names import PROVISIONER_USER, SCALER_USER, Names
 from gpu_burnin.api.record import State
 from gpu_burnin.system.host_names import fold
@@ -107,7 +108,11 @@ def row(item: Mapping[str, Any], now: datetime) -> Row:
     since = when(found.since)
     late = since is not None and now - since > _LATE
     if state == State.NEW and found.code == "NODE_ABSENT" and (proven or late):
-        return replace(found, state=ABSENT, next=f"a person: look at `gpu-burnin gate` on it. {DELETED}")
+        return replace(
+            found,
+            state=ABSENT,
+            next=f"a person: look at its kubelet, and in a fleet at `gpu-burnin gate`. {remedies.DELETED}",
+        )
     return found
 
 
@@ -147,7 +152,7 @@ def placed(found: Row, seen: Seen | None, now: datetime) -> Row:
     if found.state != State.READY:
         return found
     if seen is None:
-        message = f"there is no Node object, though its NodeAdmission says ready. {DELETED}"
+        message = f"there is no Node object, though its NodeAdmission says ready. {remedies.DELETED}"
         return replace(found, state=LOST, code="NODE_ABSENT", message=message)
     if seen.reported != "True":
         code = "NODE_UNKNOWN" if seen.reported == "Unknown" else ""
@@ -164,7 +169,7 @@ def placed(found: Row, seen: Seen | None, now: datetime) -> Row:
 
 def unlisted(name: str) -> Row:
     """A GPU node without NodeAdmission."""
-    message = "it has no NodeAdmission; add it to the inventory and run site.yml, or delete its Node"
+    message = f"it has no NodeAdmission; {remedies.UNLISTED}"
     return Row(name, UNLISTED, "NOT_PROVISIONED", "", message, "", "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
 from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.record import State
+from gpu_burnin.api.remedies import admitters
 from gpu_burnin.fleet.cluster.admissions import Snapshot
 from gpu_burnin.fleet.cluster.rows import NEEDS_PERSON, Row, names_of
 from gpu_burnin.fleet.cluster.times import ago, to_the_minute
@@ -26,9 +27,10 @@ def render(fleet: Snapshot, width: int = STANDARD_WIDTH, numbers: Numbers | None
     """Lines of at most `width` characters, but for longer words. `numbers` is what monitoring said, where asked."""
     lines = [line for text in (summary(fleet), *notes(fleet)) for line in wrap(text, width, rest="  ")]
     if not fleet.rows:
-        lines += wrap(
-            "There is no NodeAdmission: site.yml writes one for each GPU node of the inventory.", width, rest="  "
-        )
+        who = "site.yml writes one for each GPU node of the inventory"
+        if fleet.attached is not None:
+            who = "`muster attach approve` writes one for each node that you approve"
+        lines += wrap(f"There is no NodeAdmission: {who}.", width, rest="  ")
     if numbers is not None and numbers.source:
         lines += ["", *_alerts(numbers, width)]
     if fleet.waiting:
@@ -80,10 +82,7 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
     else:
         who = f"the last was {leader.name}," if leader.name else "the last one left"
         last = f"; {who} {ago(leader.renewed_s)} ago" if leader.renewed_s is not None else ""
-        found.append(
-            f"NO LEADER: no admitter works on this fleet{last}; look at `systemctl status muster-admitter` on the "
-            "API servers' hosts"
-        )
+        found.append(f"NO LEADER: no admitter works on this fleet{last}; {admitters(fleet.mode)}")
     oldest = fleet.oldest_proof
     if oldest is not None:
         found.append(f"oldest proof of a ready node: {oldest.name}, {to_the_minute(oldest.proven) or 'none'}")

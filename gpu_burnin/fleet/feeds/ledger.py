@@ -10,6 +10,7 @@ from typing import Any
 from gpu_burnin.admission.client import Conflict, KubeApi, admissions_path
 from gpu_burnin.api.names import KIND, PROVISIONER_USER, Names
 from gpu_burnin.api.record import Ask, parse
+from gpu_burnin.api.remedies import DEFINITIONS
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.feeds.turns import SLACK_S
 from gpu_burnin.system.clock import rfc3339
@@ -52,5 +53,5 @@ def _patch(kubeconfig: Path, domain: str, node: str, patch: list[dict[str, Any]]
 
 def _kept(written: Mapping[str, Any], node: str, patch: list[dict[str, Any]]) -> str:
     if patch[0]["op"] == "add" and parse(written).spec.swing is None:
-        return f"{node}: the definition of its {KIND} is of an older version; run site.yml, which brings it"
+        return f"{node}: the definition of its {KIND} is of an older version; {DEFINITIONS}"
     return ""

@@ -24,7 +24,6 @@ from gpu_burnin.api.names import ENROLMENT_KIND, Names
 from gpu_burnin.api.record import NodeAdmission
 from gpu_burnin.fleet.image.tokens import withdraw
 from gpu_burnin.fleet.model import Target
-from gpu_burnin.fleet.ssh import probe
 from gpu_burnin.system import known_hosts as kh
 from gpu_burnin.system.codec import to_json
 
@@ -100,6 +99,9 @@ def answering(entry: NodeAdmission, claim: Claim, known_hosts: Path, port: int =
 
     That is what trust at first contact means: whoever is at the address is the node. No login is needed.
     """
+    # SSH is the image's: who approves the machines of an attached cluster has none.
+    from gpu_burnin.fleet.ssh import probe
+
     address = _address(entry)
     if address is None:
         return f"{entry.name}: the ledger has no address of it; run site.yml"

@@ -9,7 +9,8 @@ from gpu_burnin.system.prose import STANDARD_WIDTH, table_with_text, wrap
 UNREAD = "?"
 NO_TEAM = "(no team)"
 NO_KUEUE = (
-    "no teams: fleet_teams is empty. There is no Kueue in this cluster; name teams in the inventory and run site.yml"
+    "no teams: fleet_teams is empty. There is no Kueue in this cluster; name teams in the inventory and run site.yml; "
+    "an attached cluster has none"
 )
 NO_TEAMS = "no teams: fleet_teams is empty. Kueue runs and has no ClusterQueue; name teams in the inventory"
 _LEAST_REASON = 40

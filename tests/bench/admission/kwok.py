@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
 from pathlib import Path
 
-from gpu_burnin.fleet.mirror.cache import cache_dir
-from gpu_burnin.fleet.mirror.golang import Build, go_build, install_go, ready_go
+from gpu_burnin.fleet.mirror.golang import Build
+from tests.lab.go_tool import ensure_tool
 
 _MODULES = Path(__file__).parent
 _BUILD = Build("kwok", "kwok_module", "sigs.k8s.io/kwok/cmd/kwok", modules=_MODULES)
@@ -28,13 +26,4 @@ spec:
 
 def ensure_kwok() -> Path:
     """The binary in the cache; built in a minute or two where it is missing."""
-    sums = (_MODULES / _BUILD.module / "go.sum").read_bytes()
-    binary = cache_dir() / f"kwok/{hashlib.sha256(sums).hexdigest()[:12]}/kwok"
-    if not binary.exists():
-        if not ready_go():
-            install_go()
-        binary.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=binary.parent) as part:
-            go_build([_BUILD], Path(part))
-            (Path(part) / "kwok").rename(binary)
-    return binary
+    return ensure_tool(_BUILD)

@@ -108,3 +108,18 @@ def test_what_researchers_run_names_the_extra_that_brings_no_more_than_they_need
     for command, (code, errors) in answers(["kubernetes"], *commands).items():
         assert (code, "pip install '.[launch]'" in errors) == (2, True), (command, errors)
     assert "pip install '.[controller]'" in answers(["kubernetes"], "muster status")["muster status"][1]
+
+
+def test_whoever_attaches_needs_neither_ansible_nor_ssh(tmp_path: Path) -> None:
+    """So the container image of a release does it too."""
+    given = f"--kubeconfig {tmp_path}/kubeconfig"
+    commands = (
+        f"muster attach --image a --gpu-nodes b=c --render {tmp_path}/manifests",
+        f"muster attach {given} approve gpu-1",
+        f"muster detach --cluster x {given}",
+    )
+    found = answers(["ansible", "ansible_runner", "paramiko", "setuptools"], *commands)
+    assert found[commands[0]][0] == 0
+    for command in commands[1:]:
+        code, errors = found[command]
+        assert code == 2 and "not installed" not in errors and str(tmp_path) in errors, errors

@@ -101,7 +101,8 @@ def test_one_node_that_cannot_be_asked_keeps_no_other_from_it(api: FakeApi, tmp_
     assert done.exit_code == 2
     assert (
         done.stderr
-        == "muster: gpu-9: has no NodeAdmission; give the name in `muster status`, or add it with site.yml\n"
+        == "muster: gpu-9: has no NodeAdmission; give the name in `muster status`, or add it: site.yml, or where "
+        "attached `muster attach approve`\n"
     )
     assert done.stdout.count("gpu-1: hold asked for") == 1 and "hold" in spec(api, "gpu-1")
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 import yaml
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.contained import Contained, link_driver, make_key, own_config, prepare, same_machine
+from gpu_burnin.node.contained import Contained, keep_driver, link_driver, make_key, own_config, prepare, same_machine
 from gpu_burnin.node.signing import own_public_key
 from gpu_burnin.settings.config import Config
 from tests.unit.fleet.attach.test_approve import CLAIM
@@ -30,6 +33,53 @@ def test_the_driver_and_nothing_else_of_the_host_is_linked(tmp_path: Path) -> No
     assert {path.name for path in into.iterdir()} == {"libcuda.so.580.1", "libnvidia-ml.so.580.1", "libnvidia-ml.so.1"}
     # A link of the host that is absolute would lead into the container.
     assert (into / "libnvidia-ml.so.1").resolve() == libraries / "libnvidia-ml.so.580.1"
+
+
+def test_a_driver_that_comes_late_or_goes_is_seen(tmp_path: Path) -> None:
+    root, into, said, stop = tmp_path / "driver", tmp_path / "links", list[str](), threading.Event()
+    root.mkdir()
+    library = root / "usr/lib64/libcuda.so.580.1"
+
+    def next_look(_: float) -> None:
+        if not library.parent.exists():
+            library.parent.mkdir(parents=True)
+            library.touch()
+        elif library.exists():
+            assert (into / library.name).resolve() == library
+            library.rename(library.with_name("libcuda.so.590.1"))
+        else:
+            stop.set()
+
+    keep_driver("gpu-1", lambda message, code="": said.append(message), stop, next_look, root, into)
+    assert [path.name for path in into.iterdir()] == ["libcuda.so.590.1"]
+    assert [line.partition(": ")[2].partition(" below")[0] for line in said] == [
+        "no library of the driver is yet",
+        "1 libraries of the driver are",
+    ]
+
+
+def test_a_library_that_comes_late_is_found_in_a_folder_that_was_there(tmp_path: Path) -> None:
+    """What the manifest's mount of its own is for."""
+    code = (
+        "import ctypes, pathlib, sys; into = pathlib.Path(sys.argv[1]); into.mkdir(exist_ok=True); "
+        "(into / 'libmuster-late.so.1').symlink_to(sys.argv[2]); ctypes.CDLL('libmuster-late.so.1')"
+    )
+    real = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libc.so.6" in line)
+    for there in (True, False):
+        into = tmp_path / str(there)
+        if there:
+            into.mkdir()
+        env = {**os.environ, "LD_LIBRARY_PATH": str(into)}
+        done = subprocess.run([sys.executable, "-c", code, str(into), real], env=env, capture_output=True, check=False)
+        assert (done.returncode == 0) is there, done.stderr
+
+
+def test_without_a_driver_no_burn_in_begins(tmp_path: Path) -> None:
+    (tmp_path / "driver").mkdir()
+    system = Contained(replace(Config(), node_name="gpu-1"), None, tmp_path, (sys.executable, "-c", ""))
+    with pytest.raises(GpuBurninError, match="no library of the driver is yet below /driver"):
+        system.start(())
+    assert not system.burnin().running
 
 
 def test_the_key_is_made_once(tmp_path: Path) -> None:

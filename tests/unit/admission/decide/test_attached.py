@@ -7,12 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from gpu_burnin.admission.view import Budget, Rules
+from gpu_burnin.admission.view import Budget, Rules, View
 from gpu_burnin.api.agent_note import AgentNote
 from gpu_burnin.api.attached import Mode
-from gpu_burnin.api.record import Ask
+from gpu_burnin.api.evidence import WATCHED
+from gpu_burnin.api.record import Ask, Identity, Spec
 from gpu_burnin.types import Verdict
-from tests.support.admission_helpers import BOOT2, NOW, make_node
+from tests.support.admission_helpers import BOOT2, MACHINE, NOW, make_node
 from tests.support.decide_helpers import GPU_POD, PASSED, SPEC, changed, make_view, ready_view, seen, settled
 
 OBSERVING, ENFORCING = Rules(mode=Mode.OBSERVING), Rules(mode=Mode.ENFORCING)
@@ -80,3 +81,28 @@ def test_no_execute_is_never_put_on_a_node_of_others() -> None:
     built, attached = seen(lost, NOW + timedelta(seconds=1)), seen(lost, NOW + timedelta(seconds=1), ENFORCING)
     assert any(taint.endswith("NoExecute") for taint in built.taints)
     assert not any(taint.endswith("NoExecute") for taint in attached.taints)
+
+
+OWED = replace(LOST, code="XID_FATAL", message="XID 79 on GPU 0", action="power_cycle", level=WATCHED)
+
+
+@pytest.mark.parametrize("rules", [OBSERVING, ENFORCING], ids=["observing", "enforcing"])
+@pytest.mark.parametrize(
+    ("view", "code"),
+    [
+        (make_view(None, node=OPEN, pods=(GPU_POD,)), "EVIDENCE_MISSING"),
+        (make_view(LOST, node=OPEN), "GPU_LOST"),
+        (make_view(OWED, node=OPEN, pods=(GPU_POD,)), "XID_FATAL"),
+        (make_view(node=OPEN, record=None), "NOT_PROVISIONED"),
+        (replace(make_view(), node=None), "NODE_ABSENT"),
+        (make_view(node=OPEN, agent=None), "AGENT_SILENT"),
+        (make_view(node=OPEN, spec=Spec(identity=Identity(machine_id=MACHINE))), "HOST_KEY_UNKNOWN"),
+    ],
+)
+def test_nothing_of_a_fleet_is_advised(view: View, code: str, rules: Rules) -> None:
+    """There is no inventory, no playbook and no unit of systemd to look at."""
+    status = seen(view, rules=rules).decision.status
+    assert status.code == code
+    said = f"{status.message} {status.next.what} {status.next.why}" if status.next else status.message
+    alone = said.replace("probe the host and run site.yml, or where attached `muster attach approve` it", "")
+    assert not [word for word in ("site.yml", "playbooks/", "inventory", "gpu-burnin-watch") if word in alone], said

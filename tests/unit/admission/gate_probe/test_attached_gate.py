@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from gpu_burnin.admission.gate_probe.attached import differs
+from gpu_burnin.admission.client import ApiError
+from gpu_burnin.admission.gate_probe import attached
+from gpu_burnin.admission.gate_probe.attached import Gate, Watch, differs
+from gpu_burnin.admission.service.http import Pages
+from gpu_burnin.fleet.attach.monitoring import objects, rules
 
 RULE = {"apiGroups": [""], "resources": ["nodes"]}
 WANTED: dict[str, Any] = {
@@ -19,7 +27,7 @@ WANTED: dict[str, Any] = {
 
 
 def served(**changes: Any) -> dict[str, Any]:
-    constraints = {"matchPolicy": "Equivalent", "resourceRules": [{**RULE, "scope": "*"}]}
+    constraints: dict[str, Any] = {"matchPolicy": "Equivalent", "resourceRules": [{**RULE, "scope": "*"}]}
     constraints |= {"namespaceSelector": {}, "objectSelector": {}}
     return {
         "spec": {**WANTED["spec"], "matchConstraints": {**constraints, **changes.pop("constraints", {})}, **changes}
@@ -41,3 +49,92 @@ def served(**changes: Any) -> dict[str, Any]:
 )
 def test_where_it_differs_is_named(found: dict[str, Any], place: str) -> None:
     assert differs(found, WANTED) == place
+
+
+OPEN = Gate(("it is gone",), (), refused=False, changed=1)
+SILENT = Gate((), ("it does not answer",))
+CLOSED = Gate((), (), refused=True, changed=0)
+FLEET = Path(__file__).resolve().parents[4] / "roles/fleet_monitoring/files/rules/gate.yml"
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, found: list[Gate], now_s: list[float]) -> Watch:
+    monkeypatch.setattr(attached, "once", lambda *_: found.pop(0))
+    return Watch(None, Path(), 60.0, lambda: now_s[0])  # type: ignore[arg-type]
+
+
+def test_the_numbers_are_those_of_the_last_look_and_what_is_unknown_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, said = [1000.0], list[str]()
+    watch = watched(monkeypatch, [CLOSED, CLOSED, OPEN, SILENT, CLOSED], now_s)
+    for page in (
+        {"refused 1", "objects_changed 0", "checked_timestamp_seconds 1000"},
+        {"refused 1", "objects_changed 0", "checked_timestamp_seconds 1060"},
+        {"refused 0", "objects_changed 1", "checked_timestamp_seconds 1120"},
+        # An old answer is none: the alert on its time fires.
+        {"checked_timestamp_seconds 1120"},
+    ):
+        watch.look(said.append)
+        lines = watch.numbers().decode().splitlines()
+        assert {line.removeprefix("muster_gate_") for line in lines if not line.startswith("#")} == page
+        now_s[0] += 60.0
+    watch.look(said.append)
+    assert said == ["the gate is in force"] * 2
+
+
+def test_a_probe_that_hangs_is_started_again_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    watch = watched(monkeypatch, [], now_s)
+    now_s[0] = 200.0
+    assert watch.unhealthy() == ""
+    now_s[0] = 481.0
+    assert watch.unhealthy() == "no look has ended for 481 s"
+
+
+def test_its_page_is_read_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watched(monkeypatch, [OPEN], [7.0])
+    watch.look(lambda _: None)
+    pages = Pages(("127.0.0.1", 0), watch.numbers, watch.unhealthy)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{pages.port}/metrics", timeout=10) as answer:
+            assert b"muster_gate_refused 0" in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{pages.port}/leaderz", timeout=10)
+    finally:
+        pages.close()
+
+
+def test_what_the_api_server_does_not_say_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Api:
+        def find(self, path: str, _: str) -> dict[str, Any] | None:
+            if path.endswith("b"):
+                raise ApiError("it does not answer")
+            return None
+
+        def apply(self, *_: object) -> object:
+            raise ApiError("it does not answer")
+
+    def policy(name: str) -> dict[str, Any]:
+        kind = "ValidatingAdmissionPolicy"
+        return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}}
+
+    gate = attached.look(Api(), attached.Wanted([policy("a"), policy("b")], True))  # type: ignore[arg-type]
+    assert (len(gate.wrong), len(gate.unknown), gate.refused, gate.changed) == (1, 2, None, None)
+
+
+def test_the_alerts_are_the_fleets_by_name_and_read_what_the_probe_tells() -> None:
+    fleet = {
+        one["alert"]: one
+        for group in yaml.safe_load(FLEET.read_text())["groups"]
+        for one in group["rules"]
+        if "alert" in one
+    }
+    [group] = rules()["groups"]
+    ours = {one["alert"]: one for one in group["rules"]}
+    assert ours["MusterGateOpen"]["expr"] == fleet["MusterGateOpen"]["expr"]
+    for name, rule in ours.items():
+        assert (rule["labels"], rule["annotations"]["runbook"]) == (
+            fleet[name]["labels"],
+            fleet[name]["annotations"]["runbook"],
+        )
+    read, told = objects()
+    assert told["spec"]["groups"] == [group]
+    assert read["spec"]["podMetricsEndpoints"][0]["port"] == "http"

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu_burnin.admission.decide import Decision
 from gpu_burnin.admission.schedule.pick import Choice
 from gpu_burnin.admission.service.reconciler import _kept_from
+from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.record import Status
 from gpu_burnin.types import Verdict
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working
@@ -73,9 +74,11 @@ def test_a_scheduled_test_that_is_over_before_the_next_pass_is_not_begun_again(
 def test_the_alarm_of_a_brake_says_what_is_so_of_the_node() -> None:
     """Of one at work, of one that is closed already, and of one that nobody can ask anything of."""
     at_work = ready_view(statement=replace(PASSED, verdict=Verdict.FAIL, sequence=6))
-    free = _kept_from(at_work, Decision(Status(), opens=True), "the share is reached")
+    free = _kept_from(at_work, Decision(Status(), opens=True), "the share is reached", Mode.BUILT)
     assert free.startswith("should be kept from work and are not: the share is reached; look at `muster status`")
-    closed = _kept_from(at_work, Decision(Status()), "the share is reached")
+    closed = _kept_from(at_work, Decision(Status()), "the share is reached", Mode.BUILT)
     assert closed.startswith("take no new work, and what runs on them is not asked to leave: the share is reached;")
-    unknown = _kept_from(replace(at_work, record=None), Decision(Status()), "the share is reached")
-    assert "add them to the inventory and run site.yml" in unknown and "muster node" not in unknown
+    unknown = _kept_from(replace(at_work, record=None), Decision(Status()), "the share is reached", Mode.BUILT)
+    assert "add it to the inventory and run site.yml" in unknown and "muster node" not in unknown
+    attached = _kept_from(replace(at_work, record=None), Decision(Status()), "the share is reached", Mode.ENFORCING)
+    assert "muster attach approve gpu-1" in attached and "site.yml" not in attached

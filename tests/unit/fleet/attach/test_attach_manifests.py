@@ -114,6 +114,12 @@ def test_only_the_nodes_part_is_privileged_and_no_token_lasts() -> None:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert "serviceAccountName" not in found["muster-preflight-taint"]
     assert "token" not in {volume["name"] for volume in found["muster-preflight-taint"]["volumes"]}
+    [agent] = found["muster-node"]["containers"]
+    mounts = {one["mountPath"]: one for one in agent["volumeMounts"]}
+    # The driver of a container comes late; glibc looks only in a folder that was there when the agent started.
+    assert mounts["/driver"]["mountPropagation"] == "HostToContainer"
+    [links] = [one["value"] for one in agent["env"] if one["name"] == "LD_LIBRARY_PATH"]
+    assert links in mounts
     terms = found["muster-node"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert len(terms["nodeSelectorTerms"]) == 2
 

@@ -10,6 +10,7 @@ import pytest
 
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Ask, NodeAdmission, Spec, document, parse
+from gpu_burnin.api.remedies import DEFINITIONS
 from gpu_burnin.fleet.feeds import ledger
 from tests.support.fake_api import FakeApi, Refused
 
@@ -73,4 +74,4 @@ def test_a_definition_that_keeps_less_is_told(api: FakeApi, tmp_path: Path, monk
     kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
     monkeypatch.setattr(ledger.KubeApi, "patch", lambda *_: api.objects["nodeadmissions"]["gpu-1"])
     said = ledger.begin(kubeconfig, NAMES.domain, "gpu-1", 24.0)
-    assert said == "gpu-1: the definition of its NodeAdmission is of an older version; run site.yml, which brings it"
+    assert said == f"gpu-1: the definition of its NodeAdmission is of an older version; {DEFINITIONS}"

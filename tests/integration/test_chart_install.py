@@ -1,0 +1,96 @@
+"""The chart installed, changed and removed by Helm in a real API server that others built.
+
+Only here: what Helm's own labels and its order of writing make of it, and that nothing is left after it and `muster
+detach`. No kubelet and no controller runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.admission.gate_probe import attached as gate_probe
+from gpu_burnin.api.attached import GATE_CONFIG, GATE_KEY, PROBE_ACCOUNT, WEBHOOK_CA
+from gpu_burnin.api.names import SYSTEM_NAMESPACE
+from tests.integration.kube import NO_BINARIES, api_server, binaries, until
+from tests.integration.test_attach import OWN, Cluster
+from tests.lab.helm import ensure_helm
+from tests.support.clocks import wait_until
+from tools.dist.chart.__main__ import write
+
+pytestmark = pytest.mark.soak
+IMAGE = "registry.example.com/muster:1"
+NODES = ["--gpu-nodes", "example.com/gpu=yes"]
+PAGE = Path(__file__).resolve().parents[2] / "docs/operations/attach.md"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    with api_server(directory := tmp_path_factory.mktemp("foreign"), foreign=True) as server:
+        made = Cluster(server, directory)
+        wait_until(lambda: made.objects().keys() >= OWN)
+        yield made
+
+
+def page(chart: str, verb: str) -> list[str]:
+    """The words of `helm install` or `helm upgrade` on the page, without the first, for this chart."""
+    [line] = [line for line in PAGE.read_text().splitlines() if line.startswith(f"helm {verb} ")]
+    given = {"muster-VERSION.tgz": chart, "REF": IMAGE, "=LABEL": "=example.com/gpu", "=VALUE": "=yes"}
+    for word, value in given.items():
+        line = line.replace(word, value)
+    return line.split()[1:]
+
+
+def helm(cluster: Cluster, *words: str) -> None:
+    command = [str(ensure_helm()), *words]
+    env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+def secret(cluster: Cluster) -> dict[str, str]:
+    return dict(cluster.api().get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{WEBHOOK_CA}")["data"])
+
+
+def test_helm_installs_changes_and_removes_it(cluster: Cluster, tmp_path: Path) -> None:
+    before, chart = cluster.objects(), str(write(tmp_path))
+    helm(cluster, *page(chart, "install"), "--set", "taintBy=webhook")
+    authority = secret(cluster)
+    until("the gate observes", lambda: gate_probe.refuses(cluster.api(), enforcing=False), 30)
+
+    # What a chart cannot look for, attach does; beside Helm it writes nothing.
+    words = ["attach", "--image", IMAGE, *NODES, "--cluster", "test"]
+    looked = cluster.muster(*words, "--dry-run", "--json")
+    assert looked.returncode == 0 and json.loads(looked.stdout)["intolerant_daemonsets"] == [], looked.stderr
+    for refused in (cluster.muster(*words), cluster.muster("detach", "--cluster", "test")):
+        assert refused.returncode == 1 and "release muster of Helm" in refused.stderr
+    assert "observing" in cluster.muster("status").stdout
+
+    helm(cluster, *page(chart, "upgrade"))
+    assert secret(cluster) == authority
+    until("the gate enforces", lambda: gate_probe.refuses(cluster.api(), enforcing=True), 30)
+    folder, said = tmp_path / "gate", list[str]()
+    folder.mkdir()
+    data = cluster.api().get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{GATE_CONFIG}")["data"]
+    (folder / GATE_KEY).write_text(data[GATE_KEY])
+    assert gate_probe.once(KubeApi(cluster.bearer(PROBE_ACCOUNT)), folder, said.append).exit_code == 0, said
+    late = cluster.machine("gpu-1")
+    # Its webhook does not run: the gate refuses.
+    assert late.try_to_register().status == 403
+
+    helm(cluster, "uninstall", "muster", "--namespace", SYSTEM_NAMESPACE, "--wait")
+    cluster.api().delete(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}")
+    cluster.end_namespace()
+    done = cluster.muster("detach", "--cluster", "test", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {name.partition("/")[0] for name in json.loads(done.stdout)["removed"]} == {"CustomResourceDefinition"}
+    until("the definitions' end", lambda: cluster.objects().keys() == before.keys(), 30)
+    assert cluster.objects() == before
