@@ -92,15 +92,17 @@ def enrol(config_path: Path | None, state_dir: Path, root: Path) -> None:
 def seal(node: str, address: str, pod_range: str, config_path: Path | None, root: Path) -> None:
     """Make the disk of this machine, which site.yml has built as NODE, the image that others boot from.
 
-    It removes SSH host keys, certificates, tokens, the machine id, runs and logs, and notes where the machine's own
-    name and addresses stand. The machine cannot be used after it: switch it off, and copy its disk. Exit code 2 when
-    this is not NODE, or when a secret is left.
+    It stops kubelet and the burn-in's services, removes SSH host keys, certificates, tokens, the machine id, runs and
+    logs, and notes where the machine's own name and addresses stand. The machine cannot be used after it: switch it
+    off, and copy its disk. Exit code 2 when this is not NODE, or when a secret is left.
     """
     from gpu_burnin.node.enrol import seal as sealing
 
     own = host_config(config_path, None).node_name
     if node != own:
         raise GpuBurninError(f"this machine is {own}, not {node}: nothing was changed")
+    if root == Path("/"):
+        sealing.stop()
     found = sealing.seal(root, node, address, pod_range)
     for name in found.removed:
         click.echo(f"removed {root / name}")

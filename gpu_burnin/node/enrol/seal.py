@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -105,6 +106,20 @@ class Sealed:
     removed: tuple[str, ...]
 
 
+def stop() -> None:
+    """Stop on this machine what would write there again what sealing removes. Raises EnrolmentError."""
+    units = [f"{name}.service" for name in _WAITING]
+    words = ["systemctl", "list-units", "--plain", "--no-legend", "--all", *units]
+    try:
+        listed = subprocess.run(words, capture_output=True, text=True, check=True)
+        known = [line.split()[0] for line in listed.stdout.splitlines()]
+        if known:
+            subprocess.run(["systemctl", "stop", *known], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = str(getattr(error, "stderr", None) or error).strip()
+        raise EnrolmentError(f"its services cannot be stopped ({why}); stop {', '.join(units)}, and again") from error
+
+
 def seal(root: Path, node: str, address: str, pod_range: str) -> Sealed:
     """Make the disk of this machine an image. Raises EnrolmentError where a value is nowhere, or a secret is left."""
     try:
@@ -153,10 +168,12 @@ def _is_secret(root: Path, path: Path) -> bool:
 
 def _remove(root: Path) -> Iterator[str]:
     for path in sorted({one for pattern in (*_SECRETS, *_STATE) for one in root.glob(pattern)}):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        # What is mounted there cannot be removed: a log or a state folder may be a disk of its own.
+        for one in path.iterdir() if path.is_mount() else (path,):
+            if one.is_dir() and not one.is_symlink():
+                shutil.rmtree(one)
+            else:
+                one.unlink(missing_ok=True)
         yield str(path.relative_to(root))
 
 

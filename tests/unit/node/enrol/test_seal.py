@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from gpu_burnin.api.enrolment import Decision, EnrolmentError
 from gpu_burnin.cli.main import cli
 from gpu_burnin.node.enrol import settle
 from gpu_burnin.node.enrol.course import Enrolled
-from gpu_burnin.node.enrol.seal import seal
+from gpu_burnin.node.enrol.seal import seal, stop
 from gpu_burnin.settings.config import PublishConfig
 from tests.support.admission_helpers import new_host_key
 from tests.support.command_line import called
@@ -80,6 +81,28 @@ def test_it_is_the_same_a_second_time(root: Path) -> None:
     second = seal(root, NODE, ADDRESS, RANGE)
     assert second.files == first.files
     assert set(second.removed) <= {"etc/kubernetes/pki/kube-proxy.crt", "etc/kubernetes/pki/kube-proxy.key"}
+
+
+def test_a_log_folder_that_is_a_disk_of_its_own_is_emptied(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == root / "var/log/journal")
+    found = seal(root, NODE, ADDRESS, RANGE)
+    assert "var/log/journal" in found.removed and list((root / "var/log/journal").iterdir()) == []
+
+
+def test_what_would_write_again_is_stopped_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"""#!/bin/sh
+echo "$@" >> {tmp_path}/calls
+[ "$1" != list-units ] || echo "kubelet.service loaded active running kubelet"
+[ "$1" != stop ] || [ ! -e {tmp_path}/fails ] || {{ echo "a job is pending" >&2; exit 1; }}
+"""
+    (tmp_path / "systemctl").write_text(script)
+    (tmp_path / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    stop()
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == ["stop kubelet.service"]
+    (tmp_path / "fails").touch()
+    with pytest.raises(EnrolmentError, match=r"cannot be stopped \(a job is pending\); stop kubelet\.service, "):
+        stop()
 
 
 def test_the_first_boot_makes_of_it_what_the_roles_would_write(root: Path) -> None:
