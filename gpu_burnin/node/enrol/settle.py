@@ -99,6 +99,6 @@ def settle(
         write_atomic(state_dir / DONE, f"{enrolled.node}\n".encode(), mode=0o644)
     except OSError as error:
         raise EnrolmentError(
-            f"{enrolled.node}: cannot become this node ({error}); make room, and start muster-enrol.service again"
+            f"{enrolled.node}: cannot become this node ({error}); mend that, and start muster-enrol.service again"
         ) from error
     return tuple(written)
