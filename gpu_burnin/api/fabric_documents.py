@@ -23,6 +23,7 @@ from gpu_burnin.system.files import MOST_BYTES, parse_json
 NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._]{0,251}[A-Za-z0-9])?", re.ASCII)
 BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MOST_SIGNATURE_CHARS = 4096
+_MOST_REASON_CHARS = 160
 _T = TypeVar("_T")
 # Whether a signature is one of these bytes by this key for this namespace: (data, signature, key line, namespace).
 Holds: TypeAlias = Callable[[bytes, str, str, str], bool]
@@ -69,6 +70,12 @@ class Signed:
         return hashlib.sha256(self.statement).hexdigest()
 
 
+def reason(error: ValueError) -> str:
+    """Why a document is none, fit for a terminal and a log: parts of it are what a stranger has written."""
+    text = "".join(character if character.isprintable() else "?" for character in str(error))
+    return text if len(text) <= _MOST_REASON_CHARS else f"{text[: _MOST_REASON_CHARS - 3]}..."
+
+
 def parse_signed(data: bytes) -> Signed:
     """Statement and signature, unchecked. Raises ValueError."""
     if len(data) > MOST_BYTES:
@@ -86,8 +93,6 @@ def parse_signed(data: bytes) -> Signed:
 
 def parsed(kind: type[_T], schema: str, data: bytes) -> _T:
     """A document of exactly these fields, each key once. Raises ValueError."""
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES} bytes")
     document = parse_json(data, strict_object)
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise ValueError(f"its schema is not {schema}: other versions of gpu-burnin do not meet")

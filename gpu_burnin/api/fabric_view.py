@@ -10,7 +10,6 @@ from enum import StrEnum
 from gpu_burnin.api.evidence import one_line
 from gpu_burnin.api.fabric_documents import (
     BOOT_ID,
-    NAME,
     Holds,
     RendezvousError,
     Signed,
@@ -18,8 +17,9 @@ from gpu_burnin.api.fabric_documents import (
     check,
     check_unlike,
     parsed,
+    reason,
 )
-from gpu_burnin.api.rendezvous import Rendezvous
+from gpu_burnin.api.rendezvous import Rendezvous, is_uuid
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.codec import to_json
 
@@ -116,7 +116,8 @@ def read_view(
         view = parse_view(signed.statement)
     except ValueError as error:
         raise RendezvousError(
-            Why.FORM, f"{member}: its view cannot be read ({error}); install the same gpu-burnin there, and test again"
+            Why.FORM,
+            f"{member}: its view cannot be read ({reason(error)}); install the same gpu-burnin there, and test again",
         ) from error
     known = {one.name: one for one in rendezvous.members}
     differing = [
@@ -146,8 +147,8 @@ def read_view(
 def parse_view(data: bytes) -> MemberView:
     """A view in canonical form. Raises ValueError."""
     view = parsed(MemberView, SCHEMA, data)
+    check(is_uuid(view.run), "run is not a UUID")
     check(_SHA256.fullmatch(view.rendezvous), "rendezvous is not a SHA-256 in hex")
-    check(NAME.fullmatch(view.member), "member is not the name of a node")
     check(BOOT_ID.fullmatch(view.boot_id), "boot_id is not of its form")
     check(_WORD.fullmatch(view.version), "version is not of its form")
     for detail in (view.detail, *(peer.detail for peer in view.peers)):

@@ -34,6 +34,7 @@ TABLE: Mapping[str, Row] = {
     "demo": ("gpu_burnin.cli.demo", "demo", "Show a whole burn-in on simulated GPUs."),
     "enrol": ("gpu_burnin.cli.enrol", "enrol", "Become a node at the first boot of the fleet's image."),
     "explain": ("gpu_burnin.cli.explain", "explain", "Say what a reason code or an XID means, and what to do."),
+    "fabric": ("gpu_burnin.cli.fabric", "fabric", "Meet other nodes for a test of what is between them."),
     "gate": ("gpu_burnin.cli.gate", "gate", "Say whether kubelet may start on this node."),
     "host": ("gpu_burnin.cli.host", "host", "Run a burn-in on HOST and bring its report back."),
     "power-grant": ("gpu_burnin.cli.node", "power_grant", "Grant the power waves that a burn-in here asks for."),

@@ -14,7 +14,7 @@ PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/operations/*.md")))
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 # What the shell itself does, and what copies or shows a file: nothing of the fleet.
 SHELL = {"cat", "cd", "cp", "export", "ls", "source"}
-GROUPED = {"gpu-burnin": (), "muster": ("fabric", "image", "node")}
+GROUPED = {"gpu-burnin": ("fabric",), "muster": ("fabric", "image", "node")}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from gpu_burnin.admission.sshsig import signature_holds
 from gpu_burnin.api import fabric_view, rendezvous
-from gpu_burnin.api.fabric_documents import Holds, RendezvousError, Signed, Why, parse_signed
+from gpu_burnin.api.fabric_documents import Holds, RendezvousError, Signed, Why, parse_signed, reason
 from gpu_burnin.api.fabric_view import MemberView
 from gpu_burnin.api.rendezvous import FabricTest, Rendezvous
 from gpu_burnin.fleet.fabric.model import Result, SignedView, View
@@ -52,7 +52,7 @@ def offered(
     except ValueError as error:
         raise RendezvousError(
             Why.FORM,
-            f"{first}: its offer cannot be read ({error}); install the same gpu-burnin there, and test again",
+            f"{first}: its offer cannot be read ({reason(error)}); install the same gpu-burnin there, and test again",
         ) from error
     made = rendezvous.read_rendezvous(signed, keys, holds)
     if not made.same_terms(test):
@@ -96,7 +96,8 @@ def _view(offer: Offered, member: str, data: bytes, keys: Mapping[str, str], hol
         signed = parse_signed(data)
     except ValueError as error:
         raise RendezvousError(
-            Why.FORM, f"{member}: its view cannot be read ({error}); install the same gpu-burnin there, and test again"
+            Why.FORM,
+            f"{member}: its view cannot be read ({reason(error)}); install the same gpu-burnin there, and test again",
         ) from error
     view = fabric_view.read_view(signed, member, offer.signed, offer.rendezvous, keys[member], holds)
     return view, signed.signature

@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 
 from gpu_burnin.api import rendezvous
-from gpu_burnin.api.fabric_documents import RendezvousError, Signed, Why
+from gpu_burnin.api.fabric_documents import RendezvousError, Signed, Why, reason
 from gpu_burnin.api.rendezvous import FIRST_PORT, LAST_PORT, SECRET_BYTES, FabricTest, Rendezvous
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.fabric.own import Own, check_output, read_given, write_output
+from gpu_burnin.node.fabric.own import Own, read_given, write_output
 from gpu_burnin.node.signing import sign
 from gpu_burnin.system.files import MOST_BYTES
 
@@ -23,12 +23,11 @@ _MOST_TRIES = 50
 
 def offer(test_path: Path, output: Path, own: Own, now: datetime) -> Rendezvous:
     """Write the offer of the controller's test. Raises GpuBurninError; RendezvousError after a reboot."""
-    check_output(output)
     try:
         test = rendezvous.parse_test(read_given(test_path, "the test"))
     except ValueError as error:
         raise GpuBurninError(
-            f"{test_path} is no test ({error}); take the file as `muster fabric run` writes it"
+            f"{test_path} is no test ({reason(error)}); take the file as `muster fabric run` writes it"
         ) from error
     _check_first(test, own)
     port = free_port([nic.address for nic in test.members[0].nics])

@@ -34,7 +34,7 @@ def own_identity(config: Config) -> Own:
 def read_given(path: Path, what: str) -> bytes:
     """A file that the controller has put here. Raises GpuBurninError where another user could have."""
     try:
-        # Before the content: a file of root that is no link stays one, whoever may write into its folder.
+        # In a folder of root, or of sticky mode, nobody can put another one in its place meanwhile.
         found = path.lstat()
         if stat.S_ISREG(found.st_mode) and (found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022):
             raise GpuBurninError(
@@ -48,7 +48,7 @@ def read_given(path: Path, what: str) -> bytes:
 
 def check_output(path: Path) -> None:
     """Raise GpuBurninError where write_output could not write: before anything is begun for it."""
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK) or path.is_dir():
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise GpuBurninError(f"{path} cannot be written; name a file in a folder that is there and can be written")
 
 

@@ -15,7 +15,7 @@ from gpu_burnin.api.fabric_documents import RendezvousError, Why
 from gpu_burnin.api.rendezvous import rendezvous_of
 from gpu_burnin.node.fabric import used
 from tests.support.clocks import PATIENCE_S
-from tests.support.fabric_members import MADE, NOW, TEST
+from tests.support.rendezvous_hosts import MADE, NOW, TEST
 
 LATER = rendezvous_of(TEST, NOW + timedelta(hours=1), 20002, b"n" * 32)
 
