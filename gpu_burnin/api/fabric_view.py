@@ -54,11 +54,12 @@ class RailView:
 
 @dataclass(frozen=True, slots=True)
 class WrongElement:
-    """The first element that was another than the only right one."""
+    """The first element that was another than the only right one. `kind` is what it shows, in one word."""
 
     position: int
     expected: str
     got: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ def parse_view(data: bytes) -> MemberView:
         wrong = peer.first_wrong
         check(0 <= peer.wrong_elements <= _MOST_ELEMENTS, "wrong_elements is no number of elements")
         check(wrong is None or 0 <= wrong.position <= _MOST_ELEMENTS, "a position is none")
-        check(wrong is None or (_WORD.fullmatch(wrong.expected) and _WORD.fullmatch(wrong.got)), "a value is none")
+        words = (wrong.expected, wrong.got, wrong.kind) if wrong else ()
+        check(all(_WORD.fullmatch(word) for word in words), "a value is none")
     check(view.canonical() == data, "it is not in canonical form")
     return view

@@ -60,7 +60,9 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 }
 ORDER = list(ALLOWED)
 # What the folder of a check takes from those of others: ports alone. Power copies as they do, and copies are copies.
+# Fabric is the same collectives between hosts: their payload, what is right of it, and sums of its types.
 CHECKS_ON_CHECKS: Mapping[str, frozenset[str]] = {
+    "fabric": frozenset({"nccl.cpu", "nccl.operations"}),
     "nvlink": frozenset({"pcie.port"}),
     "power": frozenset({"nvlink.port", "pcie.port"}),
 }

@@ -58,7 +58,7 @@ async def connect(sock: socket.socket, way: Way, credential: Credential) -> None
         raise Refused("what listens there did not authenticate")
     await loop.sock_sendall(sock, credential.proof(b"connects", hello, nonce))
     if await exactly(sock, len(_READY)) != _READY:
-        raise Refused("what listens there did not go on")
+        raise Refused("what listens there did not authenticate this member")
 
 
 async def accept(sock: socket.socket, receiver: int, rail: int, sources: dict[int, str], credential: Credential) -> Way:
@@ -85,6 +85,6 @@ async def exactly(sock: socket.socket, size_bytes: int) -> bytes:
     while len(found) < size_bytes:
         part = await loop.sock_recv(sock, size_bytes - len(found))
         if not part:
-            raise Refused("the connection was closed before it had authenticated")
+            raise Refused("what listens there closed the connection before it could authenticate")
         found += part
     return found

@@ -31,6 +31,7 @@ from gpu_burnin.checks.nccl.operations import (
     Wrong,
     blocks,
     expected_bits,
+    part_of,
     sent_bits,
 )
 from gpu_burnin.device.port import DeviceError
@@ -94,7 +95,7 @@ class Collectives:
         if op.collective == "all_reduce":
             await self._all_reduce(op, given, out)
         elif op.collective == "all_gather":
-            _part(op, out, op.rank)[...] = given
+            part_of(op, out, op.rank)[...] = given
             await self._pass_around(op, out, op.rank)
         else:
             await self._exchange_all(op, given, out)
@@ -115,7 +116,7 @@ class Collectives:
 
     async def _partial_is_wrong(self, op: Operation, chunk: int, ranks: Sequence[int]) -> bool:
         """Whether what came of a chunk is not the sum of these ranks' parts."""
-        got = _part(op, self._view(self._hops, op.recv_bytes, op), chunk)
+        got = part_of(op, self._view(self._hops, op.recv_bytes, op), chunk)
         for start, count in blocks(op.chunk):
             right = sent_bits(op, ranks[0], chunk * op.chunk + start, count)
             for rank in ranks[1:]:
@@ -132,27 +133,28 @@ class Collectives:
         out[...] = given
         hops = self._view(self._hops, op.recv_bytes, op)
         for step in range(op.ranks - 1):
-            came = _part(op, hops, op.rank - step - 1)
-            await self._exchange(op.rank + 1, op.rank - 1, _part(op, out, op.rank - step), came)
+            came = part_of(op, hops, op.rank - step - 1)
+            await self._exchange(op.rank + 1, op.rank - 1, part_of(op, out, op.rank - step), came)
             self._strike()
-            mine = _part(op, out, op.rank - step - 1)
+            mine = part_of(op, out, op.rank - step - 1)
             for start, count in blocks(op.chunk):
                 piece = slice(start, start + count)
                 mine[piece] = added(mine[piece], came[piece], op.kind)
+                await asyncio.sleep(0)
         await self._pass_around(op, out, op.rank + 1)
 
     async def _pass_around(self, op: Operation, out: NDArray[Any], first: int) -> None:
         for step in range(op.ranks - 1):
-            given, taken = _part(op, out, first - step), _part(op, out, first - step - 1)
+            given, taken = part_of(op, out, first - step), part_of(op, out, first - step - 1)
             await self._exchange(op.rank + 1, op.rank - 1, given, taken)
 
     async def _exchange_all(self, op: Operation, given: NDArray[Any], out: NDArray[Any]) -> None:
         """Each pair directly: in step s a member sends to the one s places ahead."""
-        _part(op, out, op.rank)[...] = _part(op, given, op.rank)
+        part_of(op, out, op.rank)[...] = part_of(op, given, op.rank)
         for step in range(1, op.ranks):
             ahead, behind = (op.rank + step) % op.ranks, (op.rank - step) % op.ranks
-            taken = _part(op, out, behind)
-            seconds = await self._exchange(ahead, behind, _part(op, given, ahead), taken)
+            taken = part_of(op, out, behind)
+            seconds = await self._exchange(ahead, behind, part_of(op, given, ahead), taken)
             self.peer_rates[behind] = taken.nbytes / max(seconds, 1e-9)
 
     async def _exchange(self, to: int, source: int, given: NDArray[Any], taken: NDArray[Any]) -> float:
@@ -207,9 +209,3 @@ async def compared(op: Operation, got: NDArray[Any]) -> Compared:
         await asyncio.sleep(0)
     outcome = Outcome(wrong, tuple(recorded), op.recv_elements)
     return Compared(outcome, {chunk: int(count) for chunk, count in enumerate(by_chunk) if count})
-
-
-def _part(op: Operation, whole: NDArray[Any], rank: int) -> NDArray[Any]:
-    """The chunk of one rank, counted around."""
-    start = rank % op.ranks * op.chunk
-    return whole[start : start + op.chunk]

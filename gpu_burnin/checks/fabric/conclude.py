@@ -24,13 +24,13 @@ from gpu_burnin.system.quantities import count, rate
 
 def conclude(mesh: Mesh, tally: Tally, broken: Set[int]) -> Finding:
     """The finding. A member that did not run itself for a while says nothing of others."""
-    lost = {} if mesh.paused_s else mesh.lost
+    lost = {} if mesh.stood_s else mesh.lost
     peers = tuple(_peers(mesh, tally, lost))
     outcomes = [loss.outcome for loss in lost.values()]
     if tally.wrong or any(mesh.meeting.rank in (culprit.giver, culprit.taker) for culprit in tally.culprits):
         outcomes.append(WRONG)
     if not outcomes and not tally.done:
-        outcomes.append(UNREACHABLE if broken else mesh.word.outcome if mesh.word and not mesh.paused_s else STALLED)
+        outcomes.append(UNREACHABLE if broken else mesh.word.outcome if mesh.word and not mesh.stood_s else STALLED)
     elif broken:
         outcomes.append(UNREACHABLE)
     outcome = gravest(outcomes)
@@ -60,9 +60,13 @@ def _peers(mesh: Mesh, tally: Tally, lost: dict[int, Loss]) -> Iterator[PeerFind
         speed = tally.peer_rates.get(rank)
         if not outcomes and speed is None:
             continue
+        again = sum(link.sent_again() for (_, other), link in mesh.links.items() if other == rank)
+        words = [loss.why] if loss else []
+        if again:
+            words.append(f"{count(again, 'segment')} to it sent again")
         first = next((tally.first[culprit] for culprit in given if culprit in tally.first), None)
         yield PeerFinding(
-            rank, mesh.meeting.name(rank), gravest(outcomes), wrong, first, speed, detail=loss.why if loss else ""
+            rank, mesh.meeting.name(rank), gravest(outcomes), wrong, first, speed, detail="; ".join(words)
         )
 
 
@@ -77,7 +81,7 @@ def _rails(mesh: Mesh, tally: Tally, lost: dict[int, Loss], broken: Set[int], ou
             yield RailFinding(rail, gravest([*faults, *([UNREACHABLE] if rail in broken else [])]))
         elif rail in tally.wrong_rails:
             yield RailFinding(rail, WRONG, rates.bytes_per_s if rates else None)
-        elif rates is not None and rates.bytes_per_s is not None and tally.done:
+        elif rates is not None and rail in tally.tested:
             yield RailFinding(rail, OK, rates.bytes_per_s)
 
 
@@ -88,8 +92,8 @@ def _sentences(mesh: Mesh, tally: Tally, lost: dict[int, Loss], broken: Set[int]
     meeting = mesh.meeting
     for culprit, wrong in tally.culprits.items():
         yield _of_wrong(mesh, tally, culprit.giver, culprit.taker, wrong)
-    if mesh.paused_s:
-        yield f"this host itself did not run for {mesh.paused_s:.1f} s, so it can say nothing of others"
+    if mesh.stood_s:
+        yield f"this host itself did not run for {mesh.stood_s:.1f} s, so it can say nothing of others"
         return
     for rank, loss in lost.items():
         yield f"{meeting.name(rank)} is {_WORDS[loss.outcome]}: {loss.why}"
@@ -115,7 +119,7 @@ _WORDS = {OK: "there", WRONG: "wrong", UNREACHABLE: "unreachable", MTU: "behind 
 def _of_wrong(mesh: Mesh, tally: Tally, giver: int, taker: int, wrong: int) -> str:
     culprit, name = Culprit(giver, taker), mesh.meeting.name
     first = tally.first.get(culprit)
-    example = f", first at {first.position}: expected {first.expected}, got {first.got}" if first else ""
+    example = f", first at {first.position}: expected {first.expected}, got {first.got} ({first.kind})" if first else ""
     if giver == taker:
         whose = f"{name(giver)}'s own sum or memory is wrong"
     else:

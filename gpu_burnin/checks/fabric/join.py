@@ -144,6 +144,7 @@ async def _admit(mesh: Mesh, sock: socket.socket, rail: int, sources: dict[int, 
 async def _reach(mesh: Mesh, rail: int, rank: int) -> None:
     """Connect to a member, and again whenever that is lost."""
     meeting = mesh.meeting
+    mesh.tries[rail, rank] = "no answer"  # while the first try is under way
     while True:
         if (rail, rank) not in mesh.links:
             sock = _socket(meeting.address(meeting.rank, rail))
@@ -152,7 +153,9 @@ async def _reach(mesh: Mesh, rail: int, rank: int) -> None:
                     await _connect(sock, meeting, rail, rank)
             except (OSError, TimeoutError, auth.Refused) as error:
                 sock.close()
-                mesh.tries[rail, rank] = _words(error)
+                # Who was there and did not authenticate says more than that it has gone since.
+                if "authenticate" not in mesh.tries.get((rail, rank), ""):
+                    mesh.tries[rail, rank] = _words(error)
             except BaseException:
                 sock.close()
                 raise

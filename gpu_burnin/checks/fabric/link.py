@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import socket
 import struct
-import termios
+import sys
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -26,6 +25,8 @@ _HEADER = struct.Struct("!BQQ")
 # Messages that are no data: reports of all ranks in one.
 MOST_MESSAGE_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
+# Where tcpi_total_retrans is in the kernel's struct tcp_info (linux/tcp.h).
+_TOTAL_RETRANS = 100
 
 
 class Frame(IntEnum):
@@ -90,10 +91,11 @@ class Link:
         """Whether frames wait to be sent."""
         return bool(self._sends)
 
-    def unacknowledged_bytes(self) -> int:
-        """What the other end's kernel has not confirmed."""
+    def sent_again(self) -> int:
+        """Segments that the kernel has sent more than once, because they or their confirmation were lost."""
         try:
-            return struct.unpack("i", fcntl.ioctl(self._sock, termios.TIOCOUTQ, b"\0" * 4))[0]  # type: ignore[no-any-return]
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOTAL_RETRANS + 4)
+            return int.from_bytes(info[_TOTAL_RETRANS : _TOTAL_RETRANS + 4], sys.byteorder)
         except OSError:
             return 0
 

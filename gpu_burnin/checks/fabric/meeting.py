@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,8 @@ from gpu_burnin.device.port import DeviceError
 from gpu_burnin.system.canonical import canonical_json
 
 _LEAST_SECRET_BYTES = 16
+# Files that are open beside one connection for each member and rail: those in a handshake, and the process's own.
+_OTHER_FILES = 128
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ def check(meeting: Meeting) -> None:
         wrong = f"the secret has {len(meeting.secret)} bytes, and {_LEAST_SECRET_BYTES} are the least"
     elif not meeting.together or not set(meeting.rails) <= set(meeting.together):
         wrong = "members have no addresses on the same rails"
+    elif ranks * len(meeting.together) + _OTHER_FILES > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        wrong = f"{ranks} members on {len(meeting.together)} rails need more open files than `ulimit -n` allows here"
     elif min(meeting.seconds, meeting.size_bytes, meeting.join_s, meeting.stall_s) <= 0:
         wrong = "a time or the size is not above 0"
     else:

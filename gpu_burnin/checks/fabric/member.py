@@ -41,7 +41,7 @@ async def _attend(meeting: Meeting, faults: Sequence[Fault]) -> Finding:
     session = Session(mesh, faults)
     broken: set[int] = set()
     limit_s = meeting.join_s + meeting.seconds + _TAIL * meeting.stall_s
-    limit = asyncio.get_running_loop().call_later(limit_s, mesh.failed.set)
+    limit = asyncio.get_running_loop().call_later(limit_s, mesh.fail)
     try:
         try:
             await join(mesh)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ _NO_MESSAGE = "it sent what is no message of a test between nodes"
 
 
 class Ended(Exception):
-    """The members cannot go on together; `Mesh.lost`, `Mesh.word` and `Mesh.paused_s` say why."""
+    """The members cannot go on together; `Mesh.lost`, `Mesh.word` and `Mesh.stood_s` say why."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Mesh:
         self.lost: dict[int, Loss] = {}
         self.word: Word | None = None  # of the first member that ended with a fault
         self.tries: dict[tuple[int, int], str] = {}  # by rail and rank: why it could not be reached, the last time
-        self.paused_s = 0.0
+        self.stood_s = 0.0  # so long this member did not run itself, when the test failed because of it
+        self._stood_for_s, self._stood_to_s = 0.0, -math.inf
         self.joining = True
         self.large = False  # large messages are on their way for the first time
         self.changed = asyncio.Event()  # while joining: a link came or went
@@ -97,7 +99,22 @@ class Mesh:
     def blame(self, rank: int, outcome: str, why: str, rails: tuple[int, ...] = ()) -> None:
         """Something is wrong with a member: the first that is found of it counts."""
         self.lost.setdefault(rank, Loss(outcome, why, rails))
-        self.failed.set()
+        self.fail()
+
+    def fail(self) -> None:
+        """The members cannot go on. If this one has just not run for a while, that is why."""
+        if not self.failed.is_set():
+            now_s = time.monotonic()
+            late_s = self._late_s(now_s)
+            if late_s > self.meeting.stall_s / 2:
+                self.stood_s = late_s
+            elif now_s - self._stood_to_s < self.meeting.stall_s:
+                self.stood_s = self._stood_for_s
+            self.failed.set()
+
+    def _late_s(self, now_s: float) -> float:
+        """How late a heartbeat is."""
+        return now_s - self._beat_at_s - self.meeting.stall_s / _BEATS
 
     def _close_soon(self, link: Link) -> None:
         self._replaced.add(asyncio.create_task(link.close()))
@@ -133,11 +150,11 @@ class Mesh:
         while True:
             await asyncio.sleep(interval_s)
             now_s = time.monotonic()
-            late_s = now_s - self._beat_at_s - interval_s
+            late_s = self._late_s(now_s)
             self._beat_at_s = now_s
             if late_s > self.meeting.stall_s / 2:
                 # It was stopped itself: nothing that it did not hear meanwhile says anything of others.
-                self.paused_s = max(self.paused_s, late_s)
+                self._stood_for_s, self._stood_to_s = late_s, now_s
                 for link in self.links.values():
                     link.last_in_s = now_s
             for link in [*self.links.values()]:
@@ -149,7 +166,7 @@ class Mesh:
         silent_s = now_s - link.last_in_s
         if link.waits or link.rank in self._gone or silent_s < self.meeting.stall_s or self.joining:
             return
-        if self.large and (link.in_data or link.unacknowledged_bytes()):
+        if self.large and link.in_data:
             why = f"small messages come through on rail {link.rail}, and large ones do not"
             self.blame(link.rank, MTU, why, (link.rail,))
         else:
@@ -181,7 +198,7 @@ class Mesh:
             elif message["kind"] == "all" and link.rank == 0:
                 self._answers[step] = [*message["all"]], int(message["next"])
             self._news.set()
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             self.blame(link.rank, STALLED, _NO_MESSAGE, (link.rail,))
 
     def _bye(self, link: Link, message: dict[str, Any]) -> None:
@@ -196,7 +213,7 @@ class Mesh:
         outcome = gravest([one for one in faults.values() if one in OUTCOMES] or [STALLED])
         self.word = self.word or Word(link.rank, outcome, str(message["why"])[:_MOST_WORD])
         self.closing.set()
-        self.failed.set()
+        self.fail()
 
     async def agree(
         self, value: object, kind: type[T] | None = None, decide: Callable[[Sequence[T]], int] = lambda _: 0
@@ -248,11 +265,14 @@ class Mesh:
 
     async def own_evidence(self) -> None:
         """After another one's word: time for this member's own links to show what is wrong, or that nothing is."""
-        if self.word is not None and self.word.outcome not in (MTU, STALLED):
+        if self.word is None or self.word.outcome not in (MTU, STALLED):
             return
-        until_s = time.monotonic() + self.meeting.stall_s * (1 + 1 / _BEATS)
-        while not self.lost and not self.paused_s and time.monotonic() < until_s:
-            await asyncio.sleep(self.meeting.stall_s / _BEATS / 4)
+        for link in self.links.values():
+            link.drain()
+        interval_s = self.meeting.stall_s / _BEATS
+        until_s = time.monotonic() + self.meeting.stall_s + 2 * interval_s
+        while not self.lost and not self.stood_s and time.monotonic() < until_s:
+            await asyncio.sleep(interval_s / 4)
 
     async def part(self, why: str, faults: dict[int, str]) -> None:
         """Tell all others that this is the end and what was found, hear the same of them, and close everything."""

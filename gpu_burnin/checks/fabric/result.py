@@ -12,11 +12,16 @@ OUTCOMES: tuple[str, ...] = (WRONG, MTU, UNREACHABLE, STALLED, OK)
 
 @dataclass(frozen=True)
 class WrongElement:
-    """The first wrong element: its position in the result, the right bits and those that were there."""
+    """The first wrong element: its position in the result, the right bits and those that were there.
+
+    `kind` is what they show: unwritten, stale (of the operation before), missing or doubled (a part of a sum), or
+    corrupted.
+    """
 
     position: int
     expected: str
     got: str
+    kind: str = "corrupted"
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from gpu_burnin.checks.nccl.operations import KINDS, Operation, Wrong, expected_
 from gpu_burnin.exact.operands import mix, random_words, stream_key
 from gpu_burnin.types import word_text
 
-# The first messages; 64 KiB is more than one packet on any network.
-SMALL_BYTES, LARGE_BYTES = 64, 64 << 10
+# The first messages; 32 KiB are more than a packet of Ethernet, and fit what a kernel
+# takes for a process that does not read.
+SMALL_BYTES, LARGE_BYTES = 64, 32 << 10
 # The first size of a ring, and how many times as large the next is.
 _FIRST_BYTES, _GROWTH = 16 << 10, 4
 # Of a direct exchange, in all.
@@ -32,8 +33,8 @@ _DIRECT_BYTES = 4 << 20
 # Tags of the first messages: above all that operations use.
 _FIRST_TAG = 1 << 60
 _RINGS = ("all_reduce", "all_gather")
-# An operation is begun when so many times what the last one took is left.
-_ROOM = 1.2
+# An operation is begun when so many times what it should take is left; a larger one may take longer than thought.
+_ROOM, _ROOM_TO_GROW = 1.2, 2.0
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,15 @@ class Session:
         first, most = min(_FIRST_BYTES, self._meeting.size_bytes), self._meeting.size_bytes
         for size in dict.fromkeys((first, min(_DIRECT_BYTES, most))):
             await self._operation("all_to_all", size, part, until_s)
-        self.tally.peer_rates.update(self._work.peer_rates)
+        # Those of all rails together where there are any.
+        self.tally.peer_rates = {**self._work.peer_rates, **self.tally.peer_rates}
         size, number = first, 0
         while size:
             collective = _RINGS[number % len(_RINGS)]
             number += 1
             size = await self._operation(collective, size, part, until_s, number)
+        if len(part.rails) == 1:
+            self.tally.tested.add(part.rails[0])
 
     async def _operation(self, collective: str, size: int, part: Part, until_s: float, number: int = 0) -> int:
         """One, compared; the size of the next ring, 0 when the time is up. `number` counts rings from 1."""
@@ -146,7 +150,7 @@ class Session:
         reports, following = await self._mesh.agree(mine, Report, decide)
         if any(report.wrong for report in reports):
             await self._find_source(op, result, part.rails)
-        return min(following, self._meeting.size_bytes)
+        return min(max(0, following), self._meeting.size_bytes)
 
     def _next(self, collective: str, size: int) -> Operation:
         """With data of its own, the same at all members, which count alike; types in turn."""
@@ -170,8 +174,6 @@ class Session:
             self.tally.note(
                 culprit, count, _element(op, wrong) if wrong else None, f"{op.collective} of {op.size_bytes} bytes"
             )
-            if wrong and not self.tally.kind_of_first:
-                self.tally.kind_of_first = explain(op, wrong)[0]
 
 
 def parts(meeting: Meeting, usable: Sequence[int], tally: Tally) -> list[Part]:
@@ -197,7 +199,7 @@ def next_size(number: int, size: int, most: int, slowest_s: float, left_s: float
     if number == 1:
         return size
     larger = min(most, size * _GROWTH)
-    if number % len(_RINGS) == 0 and larger > size and slowest_s * _GROWTH * _ROOM <= left_s:
+    if number % len(_RINGS) == 0 and larger > size and slowest_s * _GROWTH * _ROOM_TO_GROW <= left_s:
         return larger
     return size if slowest_s * _ROOM <= left_s else 0
 
@@ -205,4 +207,5 @@ def next_size(number: int, size: int, most: int, slowest_s: float, left_s: float
 def _element(op: Operation, wrong: Wrong) -> WrongElement:
     size_bytes = KINDS[op.kind].size_bytes
     right = int(expected_bits(op, wrong.position, 1)[0])
-    return WrongElement(wrong.position, word_text(right, size_bytes), word_text(wrong.got, size_bytes))
+    kind, _ = explain(op, wrong)
+    return WrongElement(wrong.position, word_text(right, size_bytes), word_text(wrong.got, size_bytes), kind)

@@ -41,10 +41,10 @@ class Tally:
     culprits: dict[Culprit, int] = field(default_factory=dict)
     first: dict[Culprit, WrongElement] = field(default_factory=dict)
     where: dict[Culprit, str] = field(default_factory=dict)
-    kind_of_first: str = ""
     together: Rates = field(default_factory=Rates)
     by_rail: dict[int, Rates] = field(default_factory=dict)
     wrong_rails: set[int] = field(default_factory=set)
+    tested: set[int] = field(default_factory=set)  # rails that were tested alone to the end
     peer_rates: dict[int, float] = field(default_factory=dict)
     done: bool = False
 

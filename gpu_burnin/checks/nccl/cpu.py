@@ -29,6 +29,7 @@ from gpu_burnin.checks.nccl.operations import (
     Wrong,
     blocks,
     expected_bits,
+    part_of,
     sent_bits,
 )
 from gpu_burnin.checks.nccl.port import NcclFailed, NcclTimeout, Route, Transports
@@ -216,31 +217,31 @@ class CpuNccl:
         work = self._send_array(op).copy()
         # One chunk further back, so that it is its own chunk that a rank ends with.
         self._reduce_around(op, work, op.rank - 1, deadline_s)
-        self._recv_array(op)[...] = _part(op, work, op.rank)
+        self._recv_array(op)[...] = part_of(op, work, op.rank)
 
     def _all_gather(self, op: Operation, deadline_s: float) -> None:
         out = self._recv_array(op)
-        _part(op, out, op.rank)[...] = self._send_array(op)
+        part_of(op, out, op.rank)[...] = self._send_array(op)
         self._pass_around(op, out, op.rank, deadline_s)
 
     def _all_to_all(self, op: Operation, deadline_s: float) -> None:
         """Each pair directly: in step s a rank sends to the one s places ahead."""
         given, out = self._send_array(op), self._recv_array(op)
-        _part(op, out, op.rank)[...] = _part(op, given, op.rank)
+        part_of(op, out, op.rank)[...] = part_of(op, given, op.rank)
         for step in range(1, op.ranks):
             ahead, behind = (op.rank + step) % op.ranks, (op.rank - step) % op.ranks
-            self._exchange(ahead, behind, _part(op, given, ahead), _writer(_part(op, out, behind)), deadline_s)
+            self._exchange(ahead, behind, part_of(op, given, ahead), _writer(part_of(op, out, behind)), deadline_s)
 
     def _reduce_around(self, op: Operation, work: NDArray[Any], first: int, deadline_s: float) -> None:
         """n - 1 steps: give chunk `first` - s to the next rank, add what comes to the chunk before it."""
         for step in range(op.ranks - 1):
-            given, taken = _part(op, work, first - step), _part(op, work, first - step - 1)
+            given, taken = part_of(op, work, first - step), part_of(op, work, first - step - 1)
             self._exchange(op.rank + 1, op.rank - 1, given, _adder(taken, op.kind), deadline_s)
 
     def _pass_around(self, op: Operation, work: NDArray[Any], first: int, deadline_s: float) -> None:
         """n - 1 steps: give chunk `first` - s to the next rank, replace the chunk before it by what comes."""
         for step in range(op.ranks - 1):
-            given, taken = _part(op, work, first - step), _part(op, work, first - step - 1)
+            given, taken = part_of(op, work, first - step), part_of(op, work, first - step - 1)
             self._exchange(op.rank + 1, op.rank - 1, given, _writer(taken), deadline_s)
 
     # --- mailboxes ---
@@ -321,12 +322,6 @@ def _counters(sender: int) -> slice:
     """Words of the counters (written, taken) of one sender."""
     start = (1 + sender) * _WORDS_PER_SENDER
     return slice(start, start + 2)
-
-
-def _part(op: Operation, whole: NDArray[Any], rank: int) -> NDArray[Any]:
-    """The chunk of one rank, counted around."""
-    start = rank % op.ranks * op.chunk
-    return whole[start : start + op.chunk]
 
 
 def _writer(out: NDArray[Any]) -> Callable[[int, Bytes], None]:

@@ -143,6 +143,12 @@ def operation(
     return Operation(collective, kind, max(align, chunk), ranks, rank, key & MASK64, older & MASK64)
 
 
+def part_of(op: Operation, whole: NDArray[Any], rank: int) -> NDArray[Any]:
+    """The chunk of one rank, counted around."""
+    start = rank % op.ranks * op.chunk
+    return whole[start : start + op.chunk]
+
+
 # --- values ---
 
 

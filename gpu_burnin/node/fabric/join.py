@@ -146,7 +146,7 @@ def view_of(accepted: Accepted, own: Own, found: Finding) -> MemberView:
 
 def _peer(found: PeerFinding) -> PeerView:
     first = found.first_wrong
-    wrong = WrongElement(first.position, first.expected, first.got) if first else None
+    wrong = WrongElement(first.position, first.expected, first.got, first.kind) if first else None
     return PeerView(
         found.rank,
         found.name,

@@ -26,7 +26,7 @@ def verified(views: dict[str, bytes], boots: dict[str, str] | None = None) -> Ve
 
 def test_views_of_all_members_are_a_result() -> None:
     rails = (RailView(0, Outcome.OK, 5e8, True), RailView(1, Outcome.WRONG, None, None))
-    peers = (PeerView(0, "gpu-1", Outcome.WRONG, 3, WrongElement(17, "12.0", "13.0"), None),)
+    peers = (PeerView(0, "gpu-1", Outcome.WRONG, 3, WrongElement(17, "12.0", "13.0", "stale"), None),)
     views = {"gpu-1": ONE.view(OFFER), "gpu-2": TWO.view(OFFER, outcome=Outcome.WRONG, rails=rails, peers=peers)}
     found = verified(views, {"gpu-1": ONE.boot_id})
     assert found.refused == ()
@@ -101,11 +101,11 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a peer's lines of text": (unlike(peers=(replace(PEER, detail="a\nb"),)), "detail is not one line"),
     "fewer than no wrong elements": (unlike(peers=(replace(PEER, wrong_elements=-1),)), "wrong_elements is no number"),
     "a wrong element before the first": (
-        unlike(peers=(replace(PEER, first_wrong=WrongElement(-1, "0x1", "0x2")),)),
+        unlike(peers=(replace(PEER, first_wrong=WrongElement(-1, "0x1", "0x2", "stale")),)),
         "a position is none",
     ),
     "a wrong element of many words": (
-        unlike(peers=(replace(PEER, first_wrong=WrongElement(1, "0x1", "0x2 \n")),)),
+        unlike(peers=(replace(PEER, first_wrong=WrongElement(1, "0x1", "0x2 \n", "stale")),)),
         "a value is none",
     ),
     "of a stranger": (unlike(peers=(PeerView(0, "gpu-9", Outcome.WRONG),)), "of peers or rails that the test does not"),

@@ -23,7 +23,10 @@ from tests.support.admission_helpers import new_host_key
 from tests.support.fabric_pair import Pair
 
 WRONG = Finding(
-    "wrong", 1e9, (), (PeerFinding(0, "gpu-1", "wrong", 3, WrongElement(17, "0x4140", "0x4150"), 1e9, "on rail 0"),)
+    "wrong",
+    1e9,
+    (),
+    (PeerFinding(0, "gpu-1", "wrong", 3, WrongElement(17, "0x4140", "0x4150", "stale"), 1e9, "on rail 0"),),
 )
 
 
@@ -62,7 +65,12 @@ def test_what_was_found_is_exit_code_1_and_stands_in_the_view(pair: Pair) -> Non
     assert answer.returncode == 1
     assert json.loads(answer.stdout)["outcome"] == "wrong"
     statement = json.loads(json.loads((pair.folder / "gpu-2.view").read_bytes())["statement"])
-    assert statement["peers"][0]["first_wrong"] == {"position": 17, "expected": "0x4140", "got": "0x4150"}
+    assert statement["peers"][0]["first_wrong"] == {
+        "position": 17,
+        "expected": "0x4140",
+        "got": "0x4150",
+        "kind": "stale",
+    }
     assert statement["peers"][0]["detail"] == "on rail 0"
 
 
