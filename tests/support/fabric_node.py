@@ -1,19 +1,12 @@
-"""A stand-in of a node's commands in tests between nodes: `python -m tests.support.fabric_node FOLDER COMMAND...`.
+"""A stand-in of what a node signs in tests between nodes.
 
 It signs as a node does, by the key in its folder, and reaches no other node: what it finds stands in FOLDER/state. One
-word: wrong or unreachable (it finds that), busy (a process works), old (another version), dies (its test is killed),
-forged (signed with another key), or waits (until FOLDER/go is there).
+word: wrong or unreachable (it finds that), old (another version) or forged (signed with another key).
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
 import secrets
-import signal
-import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +18,7 @@ from gpu_burnin.api.fabric_view import MemberView, Outcome, RailView
 from gpu_burnin.api.rendezvous import FabricTest, read_rendezvous, rendezvous_of
 from tests.support.ssh_signature import public_line, sign
 
-KEY, STATE, GO, LOG = "key", "state", "go", "log"
+KEY, STATE = "key", "state"
 _OUTCOMES = {"wrong": Outcome.WRONG, "unreachable": Outcome.UNREACHABLE}
 
 
@@ -81,37 +74,3 @@ def view(folder: Path, name: str, offered: bytes, keys: str, boot_id: str) -> by
 def _signed(folder: Path, statement: bytes, namespace: str) -> bytes:
     key = Ed25519PrivateKey.from_private_bytes((folder / KEY).read_bytes())
     return Signed(statement, sign(statement, key, namespace)).document()
-
-
-def main() -> None:
-    """One command of `gpu-burnin`."""
-    folder, words = Path(sys.argv[1]), sys.argv[2:]
-    name, state = folder.name, state_of(folder)
-    options = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
-    options |= {
-        word.removeprefix("--"): value
-        for word, value in itertools.pairwise(words)
-        if word.startswith("--") and "=" not in word
-    }
-    match words[:2]:
-        case ["repair", "look"]:
-            working = [{"pid": 7, "name": "python", "unit": "", "devices": []}] if state == "busy" else []
-            print(json.dumps({"node": name, "working": working}))
-        case ["fabric", "offer"]:
-            test = rendezvous.parse_test(Path(options["test"]).read_bytes())
-            Path(options["output"]).write_bytes(offer(folder, test))
-        case ["fabric", "join"]:
-            with (folder / LOG).open("a") as log:
-                log.write("join\n")
-            if state == "dies":
-                os.kill(os.getppid(), signal.SIGKILL)
-                os.kill(os.getpid(), signal.SIGKILL)
-            while state == "waits" and not (folder / GO).exists():
-                time.sleep(0.1)
-            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            made = view(folder, name, Path(options["offer"]).read_bytes(), Path(options["keys"]).read_text(), boot_id)
-            Path(options["output"]).write_bytes(made)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
-"""`muster fabric run` from the inventory to what it names, by the real playbook; it is killed in the middle of a round.
+"""`muster fabric run` from the inventory to its report, by the real playbook; it is killed in the middle of a round.
 
-Only here: the playbook, its action and its module in real processes of Ansible, on connections of this machine, with
-stand-ins for the node's own commands (tests/support/fabric_node.py) and for systemd's.
+Only here: the playbook, its action and its module in real processes of Ansible, on connections of this machine; and the
+nodes' own commands, which meet by signed offers and send their bytes over loopback. Only systemd has stand-ins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,11 +20,10 @@ import yaml
 from gpu_burnin.fleet.fabric import results
 from gpu_burnin.fleet.fabric.model import Outcome
 from tests.lab.paths import REPOSITORY
-from tests.support import fabric_node
 from tests.support.clocks import PATIENCE_S, wait_until
 
 NODES = [f"gpu-{number}" for number in range(1, 5)]
-PROGRAM = '#!/bin/sh\nexec {python} -m tests.support.fabric_node "$(dirname "$0")" "$@"\n'
+PROGRAM = '#!/bin/sh\nexec {python} -P -m gpu_burnin "$@" --config "$(dirname "$0")/config.yaml"\n'
 SYSTEMD_RUN = """#!/bin/sh
 for word; do
   case $word in --unit=*) unit=${word#--unit=};; esac
@@ -54,12 +52,12 @@ class Site:
             self._script(self.bin / name, text)
         hosts, known = {}, ""
         for number, name in enumerate(NODES, 1):
-            known += f"192.0.2.{number} {fabric_node.make(self.nodes / name)}\n"
+            known += f"192.0.2.{number} {self._node(self.nodes / name)}\n"
             self._script(self.nodes / name / "gpu-burnin", PROGRAM.format(python=sys.executable))
             hosts[name] = {
                 "ansible_host": f"192.0.2.{number}",
                 "fleet_place": {"leaf": "leaf-1"},
-                "fleet_fabric_nics": [{"rail": 0, "address": f"198.51.100.{number}"}],
+                "fleet_fabric_nics": [{"rail": 0, "address": f"127.0.1.{number}"}],
                 "fabric_program": str(self.nodes / name / "gpu-burnin"),
                 "fabric_node_dir": str(self.nodes / name / f"test-{name}"),
             }
@@ -79,12 +77,22 @@ class Site:
         path.write_text(text)
         path.chmod(0o755)
 
-    def becomes(self, name: str, state: str) -> None:
-        (self.nodes / name / fabric_node.STATE).write_text(state)
+    @staticmethod
+    def _node(folder: Path) -> str:
+        """A node's folder, with its configuration and host key; the public half."""
+        (folder / "state").mkdir(mode=0o700, parents=True)
+        key = folder / "host_key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+        config = {"node_name": folder.name, "host_key": str(key), "state_dir": str(folder / "state")}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        return " ".join(key.with_suffix(".pub").read_text().split()[:2])
 
-    def joins(self, name: str) -> int:
-        log = self.nodes / name / fabric_node.LOG
-        return len(log.read_text().splitlines()) if log.exists() else 0
+    def of_node(self, name: str) -> Path:
+        """The folder of its test."""
+        return self.nodes / name / f"test-{name}"
+
+    def under_way(self) -> bool:
+        return all((self.of_node(name) / "started").exists() for name in NODES)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         environment = {
@@ -102,11 +110,6 @@ class Site:
             cwd=REPOSITORY, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def run(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=PATIENCE_S)
-        return process.returncode, json.loads(out) if out else {}, err
-
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
@@ -122,34 +125,24 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_a_killed_round_is_made_anew_and_ctrl_c_ends_after_the_round(site: Site) -> None:
-    site.becomes("gpu-4", "wrong")
-    site.becomes("gpu-1", "waits")
-    first = site.start()
-    wait_until(lambda: site.joins("gpu-1") == 1)
+    first = site.start("--seconds", "60")
+    wait_until(site.under_way)
     first.kill()
     first.communicate()
-    assert results.read(site.file).rounds == ()
-    second = site.start()
-    wait_until(lambda: site.joins("gpu-1") == 2)
+    assert results.read(site.file).rounds == () and site.under_way(), "nobody has ended it"
+    before = {name: (site.of_node(name) / "offer").read_text() for name in NODES}
+    second = site.start("--again", "--seconds", "3")
+    wait_until(lambda: site.under_way() and (site.of_node("gpu-1") / "offer").read_text() != before["gpu-1"])
     second.send_signal(signal.SIGINT)
-    assert second.stderr is not None
-    lines = []
-    for line in second.stderr:
-        lines.append(line)
-        if "it stops after this round" in line:
-            break
-    (site.nodes / "gpu-1" / fabric_node.GO).touch()
     out, err = second.communicate(timeout=PATIENCE_S)
-    said = "".join(lines) + err
-    assert second.returncode == 3, said
-    assert "that run is dead" in said and "4 nodes on 1 leaf: 2 rounds, " in said
-    assert "round 1 of about 2: 2 tests of 4 nodes; about 30 s" in said and "gpu-4: wrong on all rails" in said
+    assert second.returncode == 3, err
+    assert "that run is dead" in err and "4 nodes on 1 leaf: 2 rounds, " in err
+    assert "round 1 of about 2: 2 tests of 4 nodes; about 23 s" in err and "it stops after this round" in err
     assert json.loads(out)["why"] == "round 2 has not been run"
     [done] = results.read(site.file).rounds
-    views = {one.view.member: one.view.outcome for result in done.results for one in result.views}
-    with_bad = next(test for test in done.round.tests if "gpu-4" in test.members)
-    assert views == {name: Outcome.WRONG if name in with_bad.members else Outcome.OK for name in NODES}
-    assert [site.joins(name) for name in NODES] == [2] * 4, "what the kill has cut off was made anew, by all"
+    views = [one.view for result in done.results for one in result.views]
+    assert {view.member: view.outcome for view in views} == dict.fromkeys(NODES, Outcome.OK)
+    assert all(view.bytes_per_s for view in views) and not any(result.refused for result in done.results)
     # Nothing secret and nothing of the test is left on a node, and the round's folder is for its owner alone.
-    assert [path for name in NODES for path in (site.nodes / name / f"test-{name}").iterdir()] == []
+    assert [path for name in NODES for path in site.of_node(name).iterdir()] == []
     assert (site.file.parent / "rounds/round-0001").stat().st_mode & 0o077 == 0
