@@ -100,6 +100,7 @@ def run(
         if made is None:
             shutil.rmtree(folder / "rounds", ignore_errors=True)
             made = results.begin(Fabric(site.nodes), settings)
+        course.refuse_keyless(made, left)
         keep = _keeper(site, made.id, kubeconfig, without_cluster=without_cluster)
         executor = execute.Executor(
             made.id,

@@ -91,6 +91,13 @@ def keys(site: places.Given, known: KnownHosts) -> tuple[dict[str, str], dict[st
     return found, left
 
 
+def refuse_keyless(made: Run, left: Mapping[str, str]) -> None:
+    """A node of a run that is under way, whose key has gone meanwhile. Raises GpuBurninError."""
+    gone = [node.name for node in made.nodes if node.name in left]
+    if made.rounds and gone:
+        raise GpuBurninError(f"{listed(gone)}: no key any more: {left[gone[0]]}; or begin anew: --again")
+
+
 def choose(made: Run, nodes: Iterable[Node], left: Mapping[str, str]) -> Run:
     """The run without the nodes that are left out. Raises GpuBurninError where too few remain."""
     chosen = tuple(node for node in nodes if node.name not in left)
