@@ -246,7 +246,7 @@ def test_a_node_without_a_pinned_key_is_left_out_by_name(nodes: Nodes) -> None:
     assert list(left) == ["gpu-2"] and "has not exactly one ssh-ed25519 key of 192.0.2.2 (port 22)" in left["gpu-2"]
     course.refuse_keyless(results.begin(nodes.fabric, SETTINGS), left)
     under_way = replace(results.begin(nodes.fabric, SETTINGS), rounds=(results.Done(Round(1, ()), ()),))
-    with pytest.raises(GpuBurninError, match="gpu-2: no key any more: .*--again"):
+    with pytest.raises(GpuBurninError, match=r"gpu-2: no key any more: .*--again"):
         course.refuse_keyless(under_way, left)
     made = course.choose(results.begin(nodes.fabric, SETTINGS), site.nodes, left)
     assert [node.name for node in made.nodes] == ["gpu-1", "gpu-3", "gpu-4"] and made.left == left
