@@ -9,40 +9,26 @@ from pathlib import Path
 import click
 
 from gpu_burnin.cli import terminal
+from gpu_burnin.cli.muster.fabric_options import plan_options, show_report
+from gpu_burnin.cli.muster.fabric_run import run
 from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
 from gpu_burnin.system.streams import readers_may_leave
 
-_RUN = click.argument("run", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+_RUN = click.argument("run_file", metavar="RUN", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 
 
 @click.group()
 def fabric() -> None:
-    """Plan tests between nodes, and say what their results name: nodes, links, leaf switches, paths.
+    """Test nodes with each other, and say what the results name: nodes, links, leaf switches, paths.
 
-    Muster does not run these tests itself yet: `next` gives a round, you run it, and `next` takes what came back.
+    `run` does all of it. Who runs the tests by means of his own takes `plan`, and `next` for each round.
     """
 
 
 @fabric.command(short_help="Say what the tests cost, and begin a run.")
 @inventories_option
-@click.option(
-    "--through",
-    type=click.Choice(["nodes", "leaves", "spines"]),
-    default="spines",
-    show_default=True,
-    help="How far: pairs of nodes, whole leaves too, or leaves with leaves too.",
-)
-@click.option(
-    "--pairings", type=click.IntRange(2, 64), default=2, show_default=True, help="Tests of each node in pairs."
-)
-@click.option("--every-pair-of-leaves", is_flag=True, help="Test each leaf with each other one, and not with some.")
-@click.option(
-    "--rates",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="RUN",
-    help="An earlier run, whose usual rates hold where peers are few or slow together.",
-)
+@plan_options
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="RUN", help="Begin a run: write its file."
 )
@@ -85,7 +71,7 @@ def plan(
 @fabric.command("next", short_help="Print the next round, after the results of the last.")
 @_RUN
 @click.argument("results", required=False, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def next_(run: Path, results: Path | None) -> None:
+def next_(run_file: Path, results: Path | None) -> None:
     """Take the RESULTS of the round that RUN waits for, where they are given, and print the next round as JSON.
 
     RESULTS is a list with one entry for each test that was run. Exit codes: 0 printed (null: no test is left), 2 a file
@@ -97,14 +83,14 @@ def next_(run: Path, results: Path | None) -> None:
     from gpu_burnin.fleet.fabric.planner import next_round
     from gpu_burnin.system.codec import to_json
 
-    known = files.read(run)
+    known = files.read(run_file)
     state = files.state_of(known)
     following = next_round(state)
     if results is not None:
         if isinstance(following, End):
-            raise GpuBurninError(f"{run} waits for no results; see `muster fabric report {run}`")
+            raise GpuBurninError(f"{run_file} waits for no results; see `muster fabric report {run_file}`")
         taken = files.read_results(results)
-        files.write(run, files.with_round(known, following, taken))
+        files.write(run_file, files.with_round(known, following, taken))
         following = next_round(advance(state, following, taken))
     with readers_may_leave("the round", "muster"):
         click.echo(json.dumps(None if isinstance(following, End) else to_json(following), ensure_ascii=False))
@@ -113,22 +99,15 @@ def next_(run: Path, results: Path | None) -> None:
 @fabric.command(short_help="Say what the results name, and why.")
 @_RUN
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def report(run: Path, as_json: bool) -> None:
+def report(run_file: Path, as_json: bool) -> None:
     """Say what the results of RUN name, what speaks for it, and what else could be the cause.
 
     Exit codes: 0 all nodes were tested and nothing is named, 1 something is named, 2 RUN cannot be read, 3 something is
     open: a round that was not run, a node that could not be tested or decided.
     """
-    from gpu_burnin.fleet.fabric import report as reports
     from gpu_burnin.fleet.fabric import results
 
-    made = reports.report(results.state_of(results.read(run)))
-    with readers_may_leave("the report", "muster"):
-        if as_json:
-            click.echo(json.dumps(made.to_json(), indent=1, ensure_ascii=False))
-        else:
-            terminal.show(reports.render(made, terminal.width()))
-    sys.exit(made.exit_code)
+    show_report(results.read(run_file), as_json=as_json)
 
 
 @fabric.command()
@@ -138,3 +117,6 @@ def schema() -> None:
 
     with readers_may_leave("the schema", "muster"):
         click.echo(results_schema(), nl=False)
+
+
+fabric.add_command(run)

@@ -23,7 +23,7 @@ TABLE: Mapping[str, Row] = {
     "completion": ("gpu_burnin.cli.completion", "completion", "Print the completion script for SHELL."),
     "coverage": (f"{_ROOM}.coverage", "coverage", "Say how old each node's proof is, and how probable a test is."),
     "detach": (f"{_ROOM}.attach", "detach", "Remove from a cluster all that attach has written."),
-    "fabric": (f"{_ROOM}.fabric", "fabric", "Plan tests between nodes, and say what their results name."),
+    "fabric": (f"{_ROOM}.fabric", "fabric", "Test nodes with each other, and say what the results name."),
     "gate-probe": (
         f"{_ROOM}.gate_probe",
         "gate_probe",

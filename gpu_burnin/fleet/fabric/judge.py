@@ -111,6 +111,8 @@ def _judge(test: Test, result: Result | None) -> tuple[Judged, dict[int, float]]
 
 
 def _spoiled(test: Test, result: Result | None, views: Mapping[str, View]) -> str:
+    if result is not None and result.absent:
+        return "; ".join(f"{member} took no part: {why}" for member, why in result.absent.items())
     if result is None or (not views and not result.rebooted):
         return "no member has answered"
     if result.rebooted:

@@ -132,11 +132,17 @@ class SignedView:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All views of a test that came in time. `rebooted` are members whose boot id is another than when it began."""
+    """All views of a test that came in time. `rebooted` are members whose boot id is another than when it began.
+
+    `absent` are members that could not take part for a reason that is none of the fabric's, each with it; `refused` are
+    those whose view was not taken for theirs: they are silent.
+    """
 
     test: int
     views: tuple[SignedView, ...]
     rebooted: tuple[str, ...] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 class Through(StrEnum):
@@ -149,7 +155,8 @@ class Through(StrEnum):
 
 @dataclass(frozen=True)
 class Settings:
-    """How a plan is made and judged. The times are assumptions, by which the cost is computed.
+    """How a plan is made and judged. The times are assumptions, by which the cost is computed; `pair_s`, `group_s` and
+    `size_bytes` are what `muster fabric run` has the members do.
 
     `pairings`: so often each node is tested with another one of its leaf.
 
@@ -172,6 +179,7 @@ class Settings:
     pair_s: float = 30.0
     group_s: float = 45.0
     rail_s: float = 10.0
+    size_bytes: int = 64 << 20
 
 
 # All rails together; a rail's own number is 0 or more.

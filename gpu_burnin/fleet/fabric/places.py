@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
+from gpu_burnin.api.names import DEFAULT_DOMAIN
 from gpu_burnin.fleet.fabric.model import Fabric, Node
 from gpu_burnin.system.prose import listed
 from gpu_burnin.system.quantities import count
@@ -19,6 +20,11 @@ class Given:
     """What the Ansible action `fabric_given` writes."""
 
     nodes: tuple[Node, ...]
+    # By node: the address and the port at which its host key is pinned.
+    logins: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    state_dir: str = ""
+    known_hosts: str = ""
+    domain: str = DEFAULT_DOMAIN
 
 
 def problems(fabric: Fabric) -> tuple[str, ...]:

@@ -52,14 +52,22 @@ class Plan:
 
 def read(inventory: Sequence[str]) -> Fabric:
     """The GPU nodes of an inventory. Raises GpuBurninError."""
+    return Fabric(given(inventory).nodes)
+
+
+def given(inventory: Sequence[str], limit: str = "") -> places.Given:
+    """What an inventory says of its GPU nodes, or of those of a limit. Raises GpuBurninError."""
     for source in inventory:
         if not Path(source).exists():
             raise GpuBurninError(f"{source} does not exist; give the inventory as -i FOLDER")
     named = ", ".join(inventory)
-    given = ask(places.Given, "fabric_given", inventory, {}, f"{named} cannot be planned from")
-    if not given.nodes:
-        raise GpuBurninError(f"{named} has no host in gpu_nodes; add the GPU nodes to that group")
-    return Fabric(given.nodes)
+    found = ask(places.Given, "fabric_given", inventory, {"limit": limit}, f"{named} cannot be planned from")
+    if not found.nodes:
+        of_limit = f"--limit {limit} has no host of gpu_nodes; name GPU nodes"
+        raise GpuBurninError(
+            of_limit if limit else f"{named} has no host in gpu_nodes; add the GPU nodes to that group"
+        )
+    return found
 
 
 def make(fabric: Fabric, settings: Settings) -> Plan:

@@ -11,6 +11,7 @@ from gpu_burnin.fleet.fabric.claim import Claim
 from gpu_burnin.fleet.fabric.claims import claims, cleared_nodes, undecided_nodes, untested_nodes
 from gpu_burnin.fleet.fabric.model import End, State
 from gpu_burnin.fleet.fabric.planner import next_round
+from gpu_burnin.fleet.fabric.results import Run, state_of
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.prose import STANDARD_WIDTH, listed, wrap
 from gpu_burnin.system.quantities import count, rate
@@ -25,6 +26,7 @@ class Report:
     """All of it. `pairs_of_leaves` are those that were tested, of `all_pairs`; `why` says why it is not complete.
 
     `usual` are the medians of tests that no failure has chosen, by what is alike in them, in bytes per second.
+    `refused` are the views that were not taken for their member's.
     """
 
     nodes: int
@@ -40,6 +42,7 @@ class Report:
     pairs_of_leaves: int
     all_pairs: int
     usual: Mapping[str, float]
+    refused: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -55,8 +58,8 @@ class Report:
         return document
 
 
-def report(state: State) -> Report:
-    """What a run has shown so far."""
+def report(state: State, left: Mapping[str, str] | None = None, refused: tuple[str, ...] = ()) -> Report:
+    """What a run has shown so far. `left` are the nodes that it was not about, and why."""
     following = next_round(state)
     leaves = len([leaf for leaf in state.fabric.leaves if leaf])
     return Report(
@@ -69,11 +72,17 @@ def report(state: State) -> Report:
         claims(state),
         cleared_nodes(state),
         undecided_nodes(state),
-        untested_nodes(state),
+        {**(left or {}), **untested_nodes(state)},
         len(state.paths),
         leaves * (leaves - 1) // 2,
         usual_rates(state),
+        refused,
     )
+
+
+def of_run(made: Run) -> Report:
+    """What the file of a run has shown so far."""
+    return report(state_of(made), made.left, made.refused)
 
 
 def usual_rates(state: State) -> dict[str, float]:
@@ -98,6 +107,9 @@ def render(made: Report, width: int = STANDARD_WIDTH) -> str:
         lines += wrap(f"failed, then passed with proven partners: {cleared}", width)
     for name, why in made.untested.items():
         lines += wrap(f"{name}: nothing can be told: {why}", width)
+    lines += [line for why in made.refused[:_MANY] for line in wrap(f"not taken: {why}", width)]
+    if len(made.refused) > _MANY:
+        lines.append(f"not taken: {len(made.refused) - _MANY} more, which --json has")
     open_ = [name for name in made.undecided if not any(name in claim.nodes for claim in made.claims)]
     if open_:
         lines += wrap(f"failed, and could not be decided: {listed(open_, _MANY)}", width)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.resources
 import json
 import math
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,17 +30,25 @@ class Done:
 
 @dataclass(frozen=True)
 class Run:
-    """All of it."""
+    """All of it. `id` is its UUID, which stands in what members sign; `left` are nodes that were left out, and why."""
 
     schema: str
     nodes: tuple[Node, ...]
     settings: Settings = field(default_factory=Settings)
     rounds: tuple[Done, ...] = ()
+    id: str = ""
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The views that were not taken for their member's, a sentence each."""
+        results = (result for done in self.rounds for result in done.results)
+        return tuple(f"test {one.test}: {name}: {why}" for one in results for name, why in one.refused.items())
 
 
 def begin(fabric: Fabric, settings: Settings) -> Run:
     """A run without a round."""
-    return Run(SCHEMA, fabric.nodes, settings)
+    return Run(SCHEMA, fabric.nodes, settings, id=str(uuid.uuid4()))
 
 
 def read(path: Path) -> Run:

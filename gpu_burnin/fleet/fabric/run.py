@@ -16,12 +16,20 @@ class Executor(Protocol):
     def __call__(self, made: Round) -> Iterable[Result]: ...
 
 
-def run(state: State, execute: Executor, after: Callable[[Round, State], None] | None = None) -> tuple[State, End]:
-    """The state after the last round, and why it was the last. `after` hears of each round."""
+def run(
+    state: State,
+    execute: Executor,
+    after: Callable[[Round, State], None] | None = None,
+    stopped: Callable[[], str] = lambda: "",
+) -> tuple[State, End]:
+    """The state after the last round, and why it was the last. `after` hears of each round; `stopped` says why no
+    further one begins."""
     while True:
         made = next_round(state)
         if isinstance(made, End):
             return state, made
+        if why := stopped():
+            return state, End(why)
         state = advance(state, made, execute(made))
         if after is not None:
             after(made, state)

@@ -13,7 +13,7 @@ from gpu_burnin.admission.client import Conflict, KubeApi, admissions_path, node
 from gpu_burnin.admission.decide.nodes import trim_node
 from gpu_burnin.admission.decide.words import active
 from gpu_burnin.admission.service.cache import pod_of
-from gpu_burnin.admission.view import Pod
+from gpu_burnin.admission.view import Node, Pod
 from gpu_burnin.admission.waiting import Standing, standing
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Ask, NodeAdmission, PowerCycle, State, parse
@@ -68,6 +68,18 @@ class Cluster:
         asked = {"fieldSelector": f"spec.nodeName={name}"}
         found = self._api.items("/api/v1/pods", f"list the pods of {name}", **asked)
         return tuple(pod_of(item, self._names.hold_until) for item in found)
+
+    def nodes(self) -> dict[str, Node]:
+        """All Nodes by name."""
+        return self._api.nodes()
+
+    def pods_by_node(self) -> dict[str, list[Pod]]:
+        """All pods that are on a node, by it."""
+        found: dict[str, list[Pod]] = {}
+        for item in self._api.items("/api/v1/pods", "list the pods"):
+            if name := (item.get("spec") or {}).get("nodeName"):
+                found.setdefault(str(name), []).append(pod_of(item, self._names.hold_until))
+        return found
 
     def standing(self, name: str) -> tuple[NodeAdmission, Standing]:
         """What the ledger says of the node, and how it stands by that and its Node."""

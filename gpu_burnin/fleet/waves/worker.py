@@ -53,6 +53,8 @@ class Job:
     limit: str = ""
     controller: bool = False
     seen: tuple[str, ...] = ()
+    # After which it is killed; 0: never.
+    timeout_s: int = 0
 
 
 class Killed(Exception):
@@ -75,7 +77,7 @@ def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
     Raises OSError where the folder cannot be written, and Killed.
     """
     began_s, found, error = time.monotonic(), dict[str, HostResult](), ""
-    rc, outcomes = _play(folder, job, hosts)
+    rc, outcomes = play(folder, job, hosts)
     if job.part is Part.NODES:
         left = list(hosts)
         for _ in range(_MOST_CUTS):
@@ -84,21 +86,24 @@ def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
             if not own or not left:
                 break
             found |= own
-            rc, outcomes = _play(folder, job, left)
+            rc, outcomes = play(folder, job, left)
         found |= {host: _of_node(host, outcomes, rc, folder) for host in hosts if host not in found}
     elif job.part is Part.ADMIT:
         found |= _of_admission(outcomes, hosts)
-        error = "" if rc == 0 or outcomes.get("missing") else _last_words(folder, rc)
+        error = "" if rc == 0 or outcomes.get("missing") else last_words(folder, rc)
     elif rc != 0:
-        error = _failed_task(outcomes) or _last_words(folder, rc)
+        error = _failed_task(outcomes) or last_words(folder, rc)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(one.ru_utime + one.ru_stime for one in used)
     peak_bytes = max(one.ru_maxrss for one in used) << 10
     return StepResult(job.name, rc, time.monotonic() - began_s, cpu_s, peak_bytes, found, error)
 
 
-def _play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str, Any]]:
-    """ansible-playbook on these hosts; its exit code, and what the callback kept."""
+def play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str, Any]]:
+    """ansible-playbook on these hosts; its exit code, and what the callback kept.
+
+    Raises OSError where the folder cannot be written, and Killed.
+    """
     import ansible_runner
 
     (folder / OUTCOMES).unlink(missing_ok=True)
@@ -133,6 +138,7 @@ def _play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[st
                 suppress_env_files=True,
                 fact_cache_type="memory",
                 quiet=True,
+                timeout=job.timeout_s or None,
             )
             if run.stderr:
                 output.write(run.stderr.read().encode())
@@ -189,7 +195,7 @@ def _ended(found: Mapping[str, Any]) -> HostResult | None:
 def _of_node(host: str, outcomes: Mapping[str, Any], rc: int, folder: Path) -> HostResult:
     found = outcomes.get("hosts", {}).get(host)
     if found is None:
-        return HostResult(Outcome.FAILED, _last_words(folder, rc) if rc else "no play has it")
+        return HostResult(Outcome.FAILED, last_words(folder, rc) if rc else "no play has it")
     if (ended := _ended(found)) is not None:
         return ended
     gate = found.get("gate") or {}
@@ -221,7 +227,7 @@ def _failed_task(outcomes: Mapping[str, Any]) -> str:
     return next(failed, "")
 
 
-def _last_words(folder: Path, rc: int) -> str:
+def last_words(folder: Path, rc: int) -> str:
     """What ansible-playbook said last, where it ended without a result."""
     try:
         lines = [line for line in (folder / OUTPUT).read_text(errors="replace").splitlines() if line.strip()]

@@ -21,7 +21,7 @@ def perform(folder: Path, monkeypatch: pytest.MonkeyPatch, part: Part, *runs: tu
         asked.append(list(hosts))
         return left.pop(0)
 
-    monkeypatch.setattr(worker, "_play", play)
+    monkeypatch.setattr(worker, "play", play)
     result = worker.perform(folder, worker.Job("one", part, "site.yml", ("inv",), (), "/"), ["a", "b", "c"])
     assert not left, "each run was wanted"
     return result

@@ -1,4 +1,4 @@
-"""Action muster.fleet.fabric_given: where the GPU nodes stand in the fabric, for `muster fabric plan`."""
+"""Action muster.fleet.fabric_given: where the GPU nodes stand in the fabric, for `muster fabric plan` and `run`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.modules.fabric_given import ARGUMENT_SPEC
-from ansible_collections.muster.fleet.plugins.plugin_utils.action_reader import reader_of
-from ansible_collections.muster.fleet.plugins.plugin_utils.fabric_reader import nodes_of
+from ansible_collections.muster.fleet.plugins.plugin_utils.action_reader import hosts_of, reader_of
+from ansible_collections.muster.fleet.plugins.plugin_utils.fabric_reader import site_of
 
 from gpu_burnin.system.files import write_atomic
 
@@ -28,9 +28,12 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars or {})
         _, arguments = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         try:
-            nodes = nodes_of(reader_of(self, task_vars or {}, result))
+            content = site_of(reader_of(self, task_vars or {}, result))
         except FleetError as error:
             raise AnsibleActionFail(str(error)) from error
+        if arguments["limit"]:
+            chosen = hosts_of((task_vars or {})["hostvars"]._inventory, arguments["limit"])
+            content["nodes"] = [node for node in content["nodes"] if node["name"] in chosen]
         dest = Path(arguments["dest"])
-        write_atomic(dest, json.dumps({"nodes": nodes}).encode(), mode=0o600)
+        write_atomic(dest, json.dumps(content).encode(), mode=0o600)
         return {**result, "changed": False, "dest": str(dest)}

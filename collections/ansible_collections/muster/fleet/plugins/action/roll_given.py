@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.modules.roll_given import ARGUMENT_SPEC
-from ansible_collections.muster.fleet.plugins.plugin_utils.action_reader import reader_of
+from ansible_collections.muster.fleet.plugins.plugin_utils.action_reader import hosts_of, reader_of
 
 from gpu_burnin.system.files import write_atomic
 
@@ -38,7 +38,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 "fleet_state_dir is not set; set it in group_vars/all to a folder of the controller, for the roll"
             )
-        chosen = self._hosts(inventory, arguments["limit"])
+        chosen = hosts_of(inventory, arguments["limit"])
         nodes = [name for group in arguments["groups"] for name in read.inventory.groups.get(group, ())]
         group = arguments["canary_group"]
         if group and group not in read.inventory.groups:
@@ -57,14 +57,6 @@ class ActionModule(ActionBase):
         dest = Path(arguments["dest"])
         write_atomic(dest, json.dumps(content).encode(), mode=0o600)
         return {**result, "changed": False, "dest": str(dest)}
-
-    def _hosts(self, inventory: Any, limit: str) -> set[str]:
-        """The hosts of a limit, as --limit has it."""
-        try:
-            inventory.subset(limit or None)
-            return {host.name for host in inventory.get_hosts("all", ignore_restrictions=True)}
-        except AnsibleError as error:
-            raise AnsibleActionFail(f"--limit {limit} cannot be used ({error})") from error
 
 
 def _model(expect: object) -> str:

@@ -14,17 +14,22 @@ short_description: Read where the GPU nodes of an inventory stand in the fabric
 version_added: "0.2.0"
 description:
   - Reads the inventory on the controller and writes what C(muster fabric plan) plans from, which is the GPU nodes with
-    their places, GPU models and network interfaces of the fabric.
+    their places, GPU models and network interfaces of the fabric; for C(muster fabric run) also by which address each
+    is known in the project's known_hosts file, and where that is.
   - Connects to no host. No secret is among what it writes.
 options:
   dest:
     description: File to write, as JSON.
     type: path
     required: true
+  limit:
+    description: The hosts, as C(--limit) takes them. Without it all GPU nodes.
+    type: str
+    default: ""
 attributes:
   check_mode:
     support: full
-    description: The file is for C(muster fabric plan) alone, and is written in check mode too.
+    description: The file is for C(muster fabric) alone, and is written in check mode too.
   diff_mode:
     support: none
     description: There is no diff.
@@ -45,7 +50,10 @@ dest:
   type: str
 """
 
-ARGUMENT_SPEC: dict[str, Any] = {"dest": {"type": "path", "required": True}}
+ARGUMENT_SPEC: dict[str, Any] = {
+    "dest": {"type": "path", "required": True},
+    "limit": {"type": "str", "default": ""},
+}
 
 
 def refuse(module: AnsibleModule) -> dict[str, Any]:

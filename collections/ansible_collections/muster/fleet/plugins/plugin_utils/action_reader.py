@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.plugin_utils.failure import failure
 from ansible_collections.muster.fleet.plugins.plugin_utils.host_variables import FleetVariables
@@ -26,3 +27,12 @@ def reader_of(action: ActionBase, task_vars: Mapping[str, Any], result: Mapping[
         raise failure("The inventory cannot be read", problems, None, **result)
     variables = FleetVariables(action._task.get_variable_manager(), inventory, loader)
     return InventoryReader(variables, Resolver(action._templar), inventory, loader, advance)
+
+
+def hosts_of(inventory: Any, limit: str) -> set[str]:
+    """The hosts of a limit, as --limit has it; all of them for "". Raises AnsibleActionFail."""
+    try:
+        inventory.subset(limit or None)
+        return {host.name for host in inventory.get_hosts("all", ignore_restrictions=True)}
+    except AnsibleError as error:
+        raise AnsibleActionFail(f"--limit {limit} cannot be used ({error})") from error
