@@ -19,7 +19,7 @@ _PATH = re.compile(r"/[\w./-]*")
 @dataclass(frozen=True)
 class Settings:
     """What to have. `driver_root` is where the node's driver is: / for one on the host, /run/nvidia/driver for one of
-    gpu-operator's.
+    gpu-operator's. `ssh_host_keys`: nodes sign with the SSH key of their host, and not with one that the agent makes.
     """
 
     image: str
@@ -30,6 +30,7 @@ class Settings:
     level: str = "standard"
     driver_root: str = "/"
     cluster: str = ""
+    ssh_host_keys: bool = False
 
     @property
     def names(self) -> Names:

@@ -23,7 +23,10 @@ CONFIG = "muster-config"
 ETC, TOKENS = "/etc/muster", "/var/run/secrets/muster"
 WEBHOOK_PORT = 9443
 _USER = 65532
-_STATE = "/var/lib/gpu-burnin"
+STATE, SSH = "/var/lib/gpu-burnin", "/etc/ssh"
+# Where work on the node reads that it is asked to leave.
+_LEAVE = "/run/muster"
+_LIBRARIES = "/run/gpu-burnin/driver"
 # kubelet renews the file when 80 % of the time is over.
 _TOKEN_S = 3600
 _APP = "app.kubernetes.io/name"
@@ -82,13 +85,18 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
     mounts = [
         ("config", {"configMap": {"name": CONFIG}}, ETC, True),
         ("token", _token(), TOKENS, True),
-        ("state", {"hostPath": {"path": _STATE, "type": "DirectoryOrCreate"}}, _STATE, False),
+        ("state", {"hostPath": {"path": STATE, "type": "DirectoryOrCreate"}}, STATE, False),
+        ("leave", {"hostPath": {"path": _LEAVE, "type": "DirectoryOrCreate"}}, _LEAVE, False),
         ("machine-id", {"hostPath": {"path": "/etc/machine-id", "type": "File"}}, "/etc/machine-id", True),
         ("dev", {"hostPath": {"path": "/dev"}}, "/dev", False),
         ("driver", {"hostPath": {"path": settings.driver_root}}, "/driver", True),
         ("run", {"emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}, "/run/gpu-burnin", False),
+        # A mount of its own: the dynamic linker passes over a folder that was not there when the agent began.
+        ("libraries", {"emptyDir": {"sizeLimit": "1Mi"}}, _LIBRARIES, False),
         ("tmp", {"emptyDir": {"sizeLimit": "256Mi"}}, "/tmp", False),
     ]
+    if settings.ssh_host_keys:
+        mounts.append(("ssh", {"hostPath": {"path": SSH, "type": "Directory"}}, SSH, True))
     container = {
         "name": "agent",
         "image": settings.image,
@@ -96,7 +104,7 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
         "args": ["watch", "--config", f"{ETC}/agent.yaml", "--contained", "--node-name", "$(NODE_NAME)"],
         "env": [
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
-            {"name": "LD_LIBRARY_PATH", "value": "/run/gpu-burnin/driver"},
+            {"name": "LD_LIBRARY_PATH", "value": _LIBRARIES},
         ],
         "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
         "resources": {"requests": {"cpu": "50m", "memory": "60Mi"}},
