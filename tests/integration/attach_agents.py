@@ -13,12 +13,14 @@ from datetime import UTC, datetime
 from gpu_burnin.api.attached import PROBE_ACCOUNT, Mode
 from gpu_burnin.api.heartbeat import Heartbeat
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
+from gpu_burnin.api.record import Ask
 from gpu_burnin.fleet.attach import course
-from gpu_burnin.fleet.cluster import retests
+from gpu_burnin.fleet.cluster import asks, retests
 from gpu_burnin.node.api import NodeApi
 from gpu_burnin.node.signing import own_public_key
 from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config, PublishConfig
+from gpu_burnin.system.clock import rfc3339
 from tests.integration.attach_cluster import (
     ADMISSIONS,
     NAMES,
@@ -145,28 +147,24 @@ def test_at_random(cluster: Cluster, pod: AgentPod) -> None:
 def ended_in_a_burn_in(cluster: Cluster, pod: AgentPod) -> None:
     """By SIGTERM, as when the DaemonSet is changed, and by SIGKILL, as when memory runs out: it is served once more."""
     name = pod.machine.name
-    for end in ("SIGTERM", "SIGKILL"):
-        pod.terminate()
-        pod.hbm_bytes, usual = _LONG_BYTES, pod.hbm_bytes
-        pod.start()
+    for end in (pod.terminate, pod.kill):
+        pod.configure(hbm_bytes=_LONG_BYTES)
         after = Store(pod.state).counter()
-        done = cluster.muster("node", "retest", name, "--reason", end, "--wait", "0s")
-        assert done.returncode == 0, done.stderr
+        ask = Ask(asks.user(cluster.api()), end.__name__, rfc3339(datetime.now(UTC)))
+        [asked] = asks.ask_all(cluster.api(), NAMES, [name], asks.Verb.RETEST, ask)
+        assert not asked.failed
         until("its burn-in is at work", lambda: started(pod, after), 60)  # noqa: B023
         assert pod.running is not None
         running = descendants(pod.running.pid)
         assert running
-        if end == "SIGTERM":
-            assert pod.terminate() == 0
-            assert pod.report()["interrupted"]
-        else:
-            pod.kill()
+        end()
+        if end == pod.terminate:
+            assert pod.running.returncode == 0 and pod.report()["interrupted"]
         until("nothing of it runs on", lambda: not any(alive(one) for one in running), 20)  # noqa: B023
-        pod.hbm_bytes = usual
         pod.start()
         until("it is tested after all", lambda: tested(cluster, name), 60)
         until("it is let in", lambda: pod.machine.state() == ("ready", "PASS") and pod.machine.taints() == [], 30)
-        assert "is started once more" in pod.words()
+    assert pod.words().count("is started once more") == 2
     codes = {one["code"] for one in cluster.api().get(f"{ADMISSIONS}/{name}")["status"]["transitions"]}
     assert "INTERRUPTED" not in codes, codes
 

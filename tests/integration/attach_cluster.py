@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 import yaml
 
@@ -28,6 +29,7 @@ from gpu_burnin.api.attached import (
 )
 from gpu_burnin.api.heartbeat import Heartbeat
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
+from gpu_burnin.cli.muster.main import cli
 from gpu_burnin.fleet.attach import course
 from gpu_burnin.fleet.attach.settings import WEBHOOK_TAINTS, Settings
 from gpu_burnin.node.api import ApiRefused, NodeApi
@@ -44,6 +46,7 @@ from tests.integration.kube import (
     until,
 )
 from tests.support.admission_helpers import Signer, new_host_key
+from tests.support.command_line import called
 from tests.support.server_helpers import write_kubeconfig
 
 T = TypeVar("T")
@@ -124,9 +127,8 @@ class Cluster:
 
     def muster(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """The command, as their admin."""
-        command = [sys.executable, "-c", _MUSTER, *arguments]
-        found = {**os.environ, "KUBECONFIG": str(self.kubeconfig), **(env or {})}
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=found)
+        with mock.patch.dict(os.environ, {"KUBECONFIG": str(self.kubeconfig), **(env or {})}):
+            return called(cli, *arguments)
 
     def attach(self, mode: Mode) -> course.Written:
         return course.attach(self.api(), replace(SETTINGS, mode=mode), datetime.now(UTC))

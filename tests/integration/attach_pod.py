@@ -30,7 +30,7 @@ from tests.lab.nvml import fake_nvml
 _SCENARIO = "etc/fake-nvml/scenario"
 KERNEL_LOG = "/var/lib/gpu-burnin/kmsg"
 _SHAPES = ("gemm_m", "gemm_n", "gemm_k")
-_BYTES = ("transfer_bytes", "collective_bytes")
+_BYTES = ("hbm_bytes", "transfer_bytes", "collective_bytes")
 # What a kubelet's GPUs, and those of a real host, would be.
 _SIMULATED: dict[str, Any] = {
     "backend": "cpu",
@@ -48,8 +48,6 @@ class AgentPod:
     cluster: Cluster
     machine: Machine
     scenario: str = "healthy-2gpu"
-    # What its burn-ins have to test of each GPU.
-    hbm_bytes: int = 65536
     running: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -192,11 +190,16 @@ class AgentPod:
                     (made / item["path"]).write_bytes(self.cluster.server.authority.ca.read_bytes())
         return made
 
+    def configure(self, *, hbm_bytes: int) -> None:
+        """Have its burn-ins test so much of each GPU from now on, as when its ConfigMap was changed."""
+        path = self.volume("config") / "agent.yaml"
+        found = yaml.safe_load(path.read_text())
+        path.write_text(yaml.safe_dump({**found, "shapes": {**found["shapes"], "hbm_bytes": hbm_bytes}}))
+
     def _configured(self, text: str) -> str:
         found = yaml.safe_load(text)
         found["publish"]["server"] = f"https://127.0.0.1:{self.cluster.server.port}"
-        shapes = {**_SIMULATED["shapes"], "hbm_bytes": self.hbm_bytes}
-        return str(yaml.safe_dump({**found, **_SIMULATED, "shapes": shapes}))
+        return str(yaml.safe_dump({**found, **_SIMULATED}))
 
     def report(self) -> dict[str, Any]:
         """Of the newest run that has one."""

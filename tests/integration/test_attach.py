@@ -1,13 +1,14 @@
 """Muster in a cluster that others built: a real etcd and kube-apiserver without static policies, the webhook, and its
-services as processes with the tokens of their ServiceAccounts.
+services and agents as processes with the tokens of their ServiceAccounts.
 
-Only here: what a real API server does with the gate as objects, and with a token of a pod on another node. No kubelet
-runs: the tests make Nodes and pods.
+Only here: what a real API server does with the gate as objects, and with a token of a pod on another node; and an agent
+with the arguments, environment and mounts of the DaemonSet. No kubelet runs: the tests make Nodes and pods.
 """
 
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,6 +32,7 @@ from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from gpu_burnin.fleet.attach import course
 from gpu_burnin.fleet.attach.settings import POLICY_TAINTS
 from gpu_burnin.types import Verdict
+from tests.integration.attach_agents import agents, at_work, first_of_all
 from tests.integration.attach_cluster import (
     ADMISSIONS,
     ENROLMENTS,
@@ -43,6 +45,7 @@ from tests.integration.attach_cluster import (
     denied,
     rss_mib,
 )
+from tests.integration.attach_pod import AgentPod
 from tests.integration.gate import NODES
 from tests.integration.kube import (
     MERGE_PATCH,
@@ -80,9 +83,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def test_all_of_it(cluster: Cluster) -> None:
     """The way of a cluster: observed, enforced, attacked, left."""
-    api = cluster.api()
     old = cluster.machine("gpu-old")
-    uid = old.register()["metadata"]["uid"]
+    old.register()
     before = cluster.objects()
 
     # It looks, and writes nothing; nor into another cluster than is meant.
@@ -99,7 +101,18 @@ def test_all_of_it(cluster: Cluster) -> None:
     nobody = cluster.server.kubeconfig("somebody")
     cannot = cluster.muster(*words, "--cluster", "test", env={"KUBECONFIG": str(nobody)})
     assert cannot.returncode == 1 and "you may not write" in cannot.stderr
-    # It observes: what is there is said, and nothing is tainted.
+    with agents() as pods:
+        healthy, sick = observe(cluster, words, pods, old)
+        enforce(cluster, words, pods, healthy, sick)
+    by_policy(cluster)
+    attack(cluster, sick, healthy)
+    watch_the_gate(cluster)
+    leave(cluster, before, sick)
+
+
+def observe(cluster: Cluster, words: list[str], pods: dict[str, AgentPod], old: Machine) -> tuple[Machine, Machine]:
+    """What is there is said, and nothing is tainted; a healthy machine and a sick one that came."""
+    api, began_s = cluster.api(), time.monotonic()
     done = cluster.muster(*words, "--cluster", "test", "--level", "quick", "--taint-by", "webhook")
     assert done.returncode == 0, done.stderr
     assert cluster.muster("attach", "nodes").returncode == 0
@@ -109,12 +122,17 @@ def test_all_of_it(cluster: Cluster) -> None:
             machine.register()
         machine.enrol()
     with cluster.admitter(Mode.OBSERVING) as running:
+        first_of_all(cluster, pods, began_s)
         for machine in (old, healthy, sick):
             approved = cluster.muster("attach", "approve", machine.name, "--level", "quick")
             assert approved.returncode == 0, approved.stderr
             machine.beat()
         entry = api.get(f"{ADMISSIONS}/gpu-old")["spec"]["identity"]
-        assert (entry["trust"], entry["nodeUID"], entry["machineID"]) == ("first-use", uid, old.machine_id)
+        assert (entry["trust"], entry["nodeUID"], entry["machineID"]) == (
+            "first-use",
+            old.node()["metadata"]["uid"],
+            old.machine_id,
+        )
         healthy.publish()
         sick.publish(Verdict.FAIL, "GEMM_MISMATCH")
         until("the sick node is named", lambda: sick.state()[1] == "GEMM_MISMATCH", 30)
@@ -129,8 +147,12 @@ def test_all_of_it(cluster: Cluster) -> None:
     assert "observing" in told.stdout and "gpu-2, gpu-old would be kept from work" in " ".join(told.stdout.split()), (
         told.stdout
     )
+    return healthy, sick
 
-    # It enforces: the webhook taints what is new, and what is in doubt is kept from work.
+
+def enforce(cluster: Cluster, words: list[str], pods: dict[str, AgentPod], healthy: Machine, sick: Machine) -> None:
+    """The webhook taints what is new, and what is in doubt is kept from work."""
+    api = cluster.api()
     refused = cluster.daemon_set("driver", lambda: cluster.muster(*words, "--cluster", "test", "--enforce"))
     assert refused.returncode == 1 and "default/driver" in refused.stderr
     enforcing = [*words, "--cluster", "test", "--enforce", "--level", "quick", "--taint-by", "webhook"]
@@ -177,12 +199,8 @@ def test_all_of_it(cluster: Cluster) -> None:
         assert cluster.muster("attach", "approve", "gpu-3").returncode == 1
         assert cluster.muster("attach", "approve", "gpu-3", "--again", "--level", "quick").returncode == 0
         until("it is let in", lambda: fresh.state() == ("ready", "PASS") and not fresh.taints(), 30)
+        at_work(cluster, pods)
         print("admitter MiB", rss_mib(running))
-
-    by_policy(cluster)
-    attack(cluster, sick, healthy)
-    watch_the_gate(cluster)
-    leave(cluster, before, sick)
 
 
 def by_policy(cluster: Cluster) -> None:
@@ -258,8 +276,8 @@ def watch_the_gate(cluster: Cluster) -> None:
     api.merge(policies, {"spec": {"matchConstraints": {"excludeResourceRules": [_NODES]}}})
     assert gate_probe.once(probe, folder, said.append) == 1
     assert "was changed at spec.matchConstraints.excludeResourceRules" in said[0]
+    # To attach again takes the exception back.
     assert cluster.attach(Mode.ENFORCING)
-    api.merge(policies, {"spec": {"matchConstraints": {"excludeResourceRules": None}}})
     until("the gate is in force", lambda: gate_probe.once(probe, folder, said.append) == 0, 30)
     said.clear()
     api.delete(bindings)

@@ -21,6 +21,8 @@ from gpu_burnin.system.files import parse_json, read_text
 
 _FORBIDDEN = 403
 EVENT = "MusterGateOpen"
+# Where an object of the gate says what it does.
+SAYS = ("spec", "webhooks")
 # What the API server adds to objects that do not say it, in Kubernetes 1.30 to 1.36.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "spec": {"failurePolicy": "Fail"},
@@ -68,6 +70,12 @@ def differs(found: Any, wanted: Any, key: str = "") -> str:
     return "" if found == wanted else key
 
 
+def changed_at(found: Object, wanted: Object) -> str:
+    """As differs, of whole objects: metadata is everybody's to add to, also of one that is being deleted."""
+    says, said = ({key: it[key] for key in SAYS if key in it} for it in (found, wanted))
+    return differs(says, said)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What `muster attach` has written. `enforcing`: an untainted GPU Node is refused too."""
@@ -89,9 +97,7 @@ def look(api: KubeApi, wanted: Wanted) -> Gate:
         if found is None:
             wrong.append(f"{name} is gone: the gate is open")
             continue
-        # Metadata is everybody's to add to; an object that is being deleted is still in force.
-        says, said = ({k: v for k, v in it.items() if k in ("spec", "webhooks")} for it in (found, one))
-        if place := differs(says, said):
+        if place := changed_at(found, one):
             wrong.append(f"{name} was changed at {place}: the gate may be open")
     try:
         if not refuses(api, enforcing=wanted.enforcing):

@@ -118,6 +118,40 @@ def test_only_the_nodes_part_is_privileged_and_no_token_lasts() -> None:
     assert len(terms["nodeSelectorTerms"]) == 2
 
 
+def mounts(settings: Settings) -> dict[str, tuple[str, bool]]:
+    """Of the node's part: what of the host is where, and whether it is only read."""
+    pod = pods(made(settings))["muster-node"]
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    [container] = pod["containers"]
+    found = {one["mountPath"]: one for one in container["volumeMounts"] if one["name"] in paths}
+    return {place: (paths[one["name"]], one["readOnly"]) for place, one in found.items()}
+
+
+def test_of_the_host_the_node_sees_what_it_needs() -> None:
+    usual = {
+        "/var/lib/gpu-burnin": ("/var/lib/gpu-burnin", False),
+        "/run/muster": ("/run/muster", False),
+        "/etc/machine-id": ("/etc/machine-id", True),
+        "/dev": ("/dev", False),
+        "/driver": ("/run/nvidia/driver", True),
+    }
+    settings = replace(ENFORCING, driver_root="/run/nvidia/driver")
+    assert mounts(settings) == usual
+    by_ssh = replace(settings, ssh_host_keys=True)
+    assert mounts(by_ssh) == {**usual, "/etc/ssh": ("/etc/ssh", True)}
+    for of, key in ((settings, "/var/lib/gpu-burnin/identity/ed25519"), (by_ssh, "/etc/ssh/ssh_host_ed25519_key")):
+        config = one(made(of).config, "ConfigMap", "muster-config")["data"]["agent.yaml"]
+        assert yaml.safe_load(config)["host_key"] == key
+
+
+def test_where_the_libraries_are_is_a_mount_of_its_own() -> None:
+    """The dynamic linker looks once whether the folder is there, before the agent has made anything."""
+    [container] = pods(made())["muster-node"]["containers"]
+    [place] = [one["value"] for one in container["env"] if one["name"] == "LD_LIBRARY_PATH"]
+    assert place == "/run/gpu-burnin/driver"
+    assert place in {one["mountPath"] for one in container["volumeMounts"]}
+
+
 def test_the_same_settings_make_the_same_objects() -> None:
     assert made() == made()
     names = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in made().all()]
