@@ -14,7 +14,6 @@ from gpu_burnin.api.attached import PROBE_ACCOUNT, Mode
 from gpu_burnin.api.heartbeat import Heartbeat
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from gpu_burnin.api.record import Ask
-from gpu_burnin.fleet.attach import course
 from gpu_burnin.fleet.cluster import asks, retests
 from gpu_burnin.node.api import NodeApi
 from gpu_burnin.node.signing import own_public_key
@@ -23,16 +22,19 @@ from gpu_burnin.settings.config import Config, PublishConfig
 from gpu_burnin.system.clock import rfc3339
 from tests.integration.attach_cluster import (
     ADMISSIONS,
+    LABELS,
     NAMES,
     SETTINGS,
     TAINT,
     Cluster,
+    Machine,
     annotations_of,
     denied,
     rss_mib,
 )
 from tests.integration.attach_pod import AgentPod, alive, descendants
-from tests.integration.kube import until
+from tests.integration.gate import NODES
+from tests.integration.kube import MERGE_PATCH, until
 from tests.support.admission_helpers import new_host_key
 
 FIRST, SICK, BY_SSH = "gpu-first", "gpu-sick", "gpu-ssh"
@@ -81,7 +83,8 @@ def at_work(cluster: Cluster, pods: dict[str, AgentPod]) -> None:
     """What a fleet's agents do, in pods; the cluster enforces, and its admitter runs."""
     sick_one(cluster, pods)
     stolen_token(cluster, pods[SICK], pods[FIRST])
-    test_at_random(cluster, pods[FIRST])
+    hidden(pods[SICK].machine)
+    at_random(cluster, pods[FIRST])
     ended_in_a_burn_in(cluster, pods[FIRST])
     without_an_api_server(cluster, pods[FIRST])
     drained(cluster, pods[FIRST])
@@ -129,7 +132,21 @@ def stolen_token(cluster: Cluster, thief: AgentPod, other: AgentPod) -> None:
     assert other.machine.state() == ("ready", "PASS")
 
 
-def test_at_random(cluster: Cluster, pod: AgentPod) -> None:
+def hidden(machine: Machine) -> None:
+    """Whose kubelet takes the label away is of no gate: who may can lift its taint, and the admitter puts it back."""
+    path, admin = f"{NODES}/{machine.name}", machine.cluster.server.client("their-admin", ["system:masters"])
+    gone, lifted = {"metadata": {"labels": {"example.com/gpu": None}}}, {"spec": {"taints": None}}
+    assert admin.request("PATCH", path, lifted, MERGE_PATCH).status == 403
+    assert machine.kubelet().request("PATCH", path, gone, MERGE_PATCH).status == 200
+    # The API server's own NodeRestriction.
+    assert machine.kubelet().request("PATCH", path, lifted, MERGE_PATCH).status == 403
+    assert admin.request("PATCH", path, lifted, MERGE_PATCH).status == 200
+    until("the admitter closes it again", lambda: TAINT in machine.taints(), 30)
+    back = {"metadata": {"labels": LABELS}}
+    assert machine.kubelet().request("PATCH", path, back, MERGE_PATCH).status == 200
+
+
+def at_random(cluster: Cluster, pod: AgentPod) -> None:
     name, before = pod.machine.name, Store(pod.state).counter()
     admissions, _ = retests.read(cluster.api(), NAMES)
     now = datetime.now(UTC)
@@ -210,7 +227,10 @@ def drained(cluster: Cluster, pod: AgentPod) -> None:
 
 def by_ssh_host_key(cluster: Cluster, pods: dict[str, AgentPod]) -> None:
     """Its host's SSH key signs, which a person has in known_hosts."""
-    course.attach(cluster.api(), replace(SETTINGS, mode=Mode.ENFORCING, ssh_host_keys=True), datetime.now(UTC))
+    nodes = ["--gpu-nodes", "example.com/gpu=yes", "--gpu-nodes", "gpu-by-name", "--level", "quick"]
+    words = ["attach", "--image", SETTINGS.image, *nodes, "--cluster", "test", "--enforce", "--taint-by", "webhook"]
+    done = cluster.muster(*words, "--ssh-host-keys")
+    assert done.returncode == 0, done.stderr
     machine = cluster.machine(BY_SSH)
     assert machine.try_to_register(spec={"taints": [TAINT]}).status == 201
     pod = pods[BY_SSH] = AgentPod(cluster, machine)

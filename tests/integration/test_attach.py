@@ -249,9 +249,10 @@ def attack(cluster: Cluster, sick: Machine, healthy: Machine) -> None:
     assert denied(lambda: loose.merge(f"{NODES}/{sick.name}", note))
     # The admin may ask for holds in his own name, and says not who a machine is, nor what its state is.
     identity = {"spec": {"identity": {"hostKey": "ssh-ed25519 AAAA"}}}
-    assert admin.request("PATCH", f"{ADMISSIONS}/{sick.name}", identity, MERGE_PATCH).status == 403
     state = {"status": {"state": "ready"}}
-    assert admin.request("PATCH", f"{ADMISSIONS}/{sick.name}/status", state, MERGE_PATCH).status == 403
+    for who in (admin, sick.kubelet()):
+        assert who.request("PATCH", f"{ADMISSIONS}/{sick.name}", identity, MERGE_PATCH).status == 403
+        assert who.request("PATCH", f"{ADMISSIONS}/{sick.name}/status", state, MERGE_PATCH).status == 403
     # The webhook has no credential, and the admitter none that could point it elsewhere.
     admitter = KubeApi(cluster.bearer(ADMITTER_ACCOUNT))
     hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"

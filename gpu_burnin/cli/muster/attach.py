@@ -155,7 +155,7 @@ def _shown(one: Any) -> dict[str, Any]:
 @click.option("--all", "everybody", is_flag=True, help="All that wait: whoever comes first with a name is that node.")
 @click.option(
     "--expect",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=click.Path(path_type=Path),
     metavar="FILE",
     help="Only machines whose key is in this file, of the form of known_hosts by the names of Nodes; of all that wait, "
     "unless nodes are named. A line `NODE machine-id ID` compares the machine id.",

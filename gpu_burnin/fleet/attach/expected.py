@@ -51,6 +51,8 @@ def of_fingerprint(fingerprint: str) -> Compare:
 
 def of_file(path: Path) -> Compare:
     """The machine that a file names. Raises GpuBurninError for one that cannot be read."""
+    if not path.exists():
+        raise GpuBurninError(f"{path}: there is no such file of expected keys; correct --expect")
     hosts = kh.load(path)
     for entry in hosts.entries:
         if entry.key.key_type == MACHINE_ID and not _ID.fullmatch(entry.key.blob_base64):

@@ -47,6 +47,11 @@ def test_a_machine_id_that_is_none_is_named(tmp_path: Path) -> None:
         of_file(path)
 
 
+def test_a_file_that_is_not_there_approves_nobody(tmp_path: Path) -> None:
+    with pytest.raises(GpuBurninError, match="no such file"):
+        of_file(tmp_path / "expected")
+
+
 def test_a_fingerprint_is_compared_with_the_key() -> None:
     assert of_fingerprint(CLAIM.fingerprint)(CLAIM).how == COMPARED
     assert "and not SHA256:x" in of_fingerprint("SHA256:x")(CLAIM).doubt
