@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -91,6 +92,7 @@ def at_work(cluster: Cluster, pods: dict[str, AgentPod]) -> None:
     drained(cluster, pods[FIRST])
     by_ssh_host_key(cluster, pods)
     lost_its_key(cluster, pods[SICK])
+    rebooted(pods[FIRST])
     fatal(pods[FIRST])
     running = pods[FIRST].running
     assert running is not None
@@ -270,6 +272,21 @@ def lost_its_key(cluster: Cluster, pod: AgentPod) -> None:
     again = cluster.muster("attach", "approve", name, "--again", "--level", "quick", "--allow-simulated")
     assert again.returncode == 0, again.stderr
     assert TAINT in pod.machine.taints()
+
+
+def rebooted(pod: AgentPod) -> None:
+    """A new boot is closed before its kubelet may report it, and tested like the first."""
+    machine = pod.machine
+    pod.kill()
+    machine.boot = str(uuid.uuid4())
+    (pod.state / "kmsg").unlink()
+    pod.kernel("6,0,0,-;Linux version")
+    assert machine.report() == 403
+    pod.start()
+    until("the new boot is closed", lambda: TAINT in machine.taints(), 30)
+    assert machine.report() == 200
+    until("it is let in", lambda: machine.state() == ("ready", "PASS") and machine.taints() == [], 60)
+    assert pod.report()["host"]["boot_id"] == machine.boot
 
 
 def fatal(pod: AgentPod) -> None:

@@ -217,6 +217,10 @@ class Cluster:
             self.api().replace(f"{path}/finalize", {**found, "spec": {"finalizers": []}})
         until("the namespace's end", lambda: self.api().find(path) is None, 30)
 
+    def groups(self) -> set[str]:
+        """Of its API."""
+        return {str(one["name"]) for one in self.api().get("/apis")["groups"]}
+
     def objects(self) -> dict[str, Any]:
         """All that there is, but for what the API server keeps for itself and what ends by its time."""
         found = {}

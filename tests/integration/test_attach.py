@@ -308,6 +308,8 @@ def leave(cluster: Cluster, before: dict[str, Any], sick: Machine) -> None:
     assert again.returncode == 0, again.stderr
     # Their cluster, not ours: the machines that came meanwhile, their pods, what controllers would have removed.
     cluster.end_namespace()
+    # A group is listed a moment longer than it is served.
+    until("the end of its kinds", lambda: NAMES.domain not in cluster.groups(), 30)
     after = cluster.objects()
     added = {name for name in after.keys() - before.keys() if not name.startswith(("nodes/", "pods/"))}
     assert added == set()
