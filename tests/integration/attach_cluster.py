@@ -101,8 +101,9 @@ class Cluster:
             if found is None:
                 # As its controller makes them, which does not run here.
                 owner = self.daemon_set_of_agents()
-                template, of = owner["spec"]["template"], {"apiVersion": "apps/v1", "kind": "DaemonSet"}
-                of |= {"name": AGENT_ACCOUNT, "uid": owner["metadata"]["uid"], "controller": True}
+                template = owner["spec"]["template"]
+                of = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": AGENT_ACCOUNT, "controller": True}
+                of["uid"] = owner["metadata"]["uid"]
                 metadata = {**template["metadata"], "name": pod, "ownerReferences": [of]}
                 made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
                 found = self.api().create(pods, {**made, "spec": {**template["spec"], "nodeName": node}})

@@ -165,7 +165,7 @@ class AgentPod:
 
     def _source(self, volume: dict[str, Any]) -> Path:
         """Where a volume is, as kubelet would have it; what a hostPath asks for has to be there."""
-        made = self._pod / volume["name"]
+        made = self.volume(str(volume["name"]))
         if "hostPath" in volume:
             path, kind = str(volume["hostPath"]["path"]), volume["hostPath"].get("type", "")
             place = Path(path) if path == "/dev" else self.host / path.lstrip("/")
