@@ -54,7 +54,8 @@ class Identity:
     was seen of the node before it had this record, or before etcd was restored; no lower one counts for its key.
     `pod_range` are the addresses of its pods, which a machine is told that enrols itself. `node_uid` is the Node that
     a machine of an attached cluster was approved as, "" where any of that name is it; `trust` says how its key came to
-    be believed: "first-use" where nobody compared it with anything, "" for one that the inventory pins.
+    be believed: "first-use" where nobody compared it with anything, "compared" where it was the one that a person
+    expected, "" for one that the inventory pins.
     """
 
     host_key: str = _named("hostKey", "")

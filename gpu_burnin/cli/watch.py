@@ -43,13 +43,13 @@ def watch(config_path: Path | None, state_dir: Path | None, contained: bool, nod
     from gpu_burnin.node import contained as pod
 
     config = pod.prepare(config, node_name)
-    serve(
-        config,
-        say,
-        stop,
-        pod.Contained(config, config_path),
-        {
-            "enrolment": lambda: pod.keep_enrolled(config, say, stop),
-            "driver": lambda: pod.keep_driver(node_name, say, stop),
-        },
-    )
+    system = pod.Contained(config, config_path)
+    beside = {
+        "enrolment": lambda: pod.keep_enrolled(config, say, stop),
+        "driver": lambda: pod.keep_driver(node_name, say, stop),
+    }
+    try:
+        serve(config, say, stop, system, beside)
+    finally:
+        if system.end():
+            say("the burn-in that was under way is ended with this pod")

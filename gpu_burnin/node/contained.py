@@ -1,13 +1,15 @@
 """The node's part in a pod: no systemd, no SSH host key of its own, a driver that stands elsewhere.
 
-What signs is a key that the agent makes in its state directory, on the host. It tells the cluster of it in its
-NodeEnrolment; a person decides whether the machine with this key is the node.
+What signs is a key that the agent makes in its state directory, on the host, or the host's own SSH key where the pod
+mounts it. It tells the cluster of it in its NodeEnrolment; a person decides whether the machine with this key is the
+node.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from gpu_burnin.api.enrolment import SIGNED_FOR, Claim, EnrolmentSpec, enrolment
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.api import ApiRefused, NodeApi, NotYet
 from gpu_burnin.node.signing import own_public_key, sign
+from gpu_burnin.node.store import Store
 from gpu_burnin.node.unit import PROGRESS, RUN_DIR, Started, UnitState
 from gpu_burnin.node.watch.system import Say, System
 from gpu_burnin.report.file_names import REPORT
@@ -39,6 +42,8 @@ _NAMES = ("libcuda.so*", "libnvidia-*.so*", "libnvcuvid.so*")
 _KEYGEN_TIMEOUT_S = 30.0
 _LOOK_S = 60.0
 _FIRST_LOOK_S = 5.0
+# A pod that is asked to end has 30 s. A run that is asked ends its workers and leaves a report within these.
+_END_S, _KILL_S = 20.0, 5.0
 # There is no certificate request: kubelet has its certificate by other ways.
 _NO_REQUEST = "0" * 64
 
@@ -49,7 +54,8 @@ def prepare(config: Config, node: str, run_dir: Path = RUN_DIR, driver: Path = D
     try:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         link_driver(driver, run_dir / LINKS)
-        make_key(config.host_key)
+        if config.host_key.is_relative_to(config.state_dir):
+            make_key(config.host_key)
     except OSError as error:
         raise GpuBurninError(
             f"{node}: {error.filename} cannot be made ({error.strerror}); mount it writable"
@@ -121,7 +127,9 @@ def keep_driver(
 
 
 class Contained(System):
-    """Burn-ins are children of the agent: they end with its pod, and the next agent reports that one died."""
+    """Burn-ins are children of the agent: they end with its pod, and the next agent serves their request once more."""
+
+    ends_with_agent = True
 
     def __init__(self, config: Config, base: Path | None, run_dir: Path = RUN_DIR, program: Sequence[str] = ()) -> None:
         """`base` is the configuration file of all nodes."""
@@ -133,7 +141,8 @@ class Contained(System):
     def burnin(self) -> UnitState:
         """See System."""
         if self._child is None:
-            return UnitState(running=False)
+            # One of an agent before this one, which was killed alone.
+            return UnitState(running=Store(self._config.state_dir).held())
         code = self._child.poll()
         failed = "" if code in (None, 0, 1, 3) else f"exit code {code}"
         return UnitState(code is None, failed, self._invocation)
@@ -156,6 +165,18 @@ class Contained(System):
             raise GpuBurninError(f"{self._config.node_name}: the burn-in does not start ({error})") from error
         self._invocation = uuid.uuid4().hex
         return Started(True, self._invocation)
+
+    def end(self, end_s: float = _END_S, kill_s: float = _KILL_S) -> bool:
+        """Have a burn-in end with this agent, with the report of one that was interrupted; whether there was one."""
+        child = self._child
+        if child is None or child.poll() is not None:
+            return False
+        for number, wait_s in ((signal.SIGTERM, end_s), (signal.SIGKILL, kill_s)):
+            child.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(wait_s)
+                break
+        return True
 
     def kubelet_runs(self) -> bool:
         """Nobody here can see or restart it."""

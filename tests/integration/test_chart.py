@@ -54,10 +54,12 @@ CASES = {
             "level": "quick",
             "driverRoot": "/run/nvidia/driver",
             "cluster": 'prod "1"',
+            "sshHostKeys": True,
         },
         [
             *("--gpu-nodes", "gpu=", "--gpu-nodes", "gpu-1", "--enforce", "--level", "quick", "--monitoring"),
             *("--driver-root", "/run/nvidia/driver", "--cluster", 'prod "1"', "--taint-by", "policy"),
+            "--ssh-host-keys",
         ],
         (*WITH_POLICIES, *WITH_OPERATOR),
     ),

@@ -45,6 +45,7 @@ class FakeSystem(System):
     refuses: str = ""
     started: list[tuple[str, ...]] = field(default_factory=list)
     restarts: int = 0
+    ends_with_agent: bool = False
 
     def burnin(self) -> UnitState:
         return UnitState(self.running)

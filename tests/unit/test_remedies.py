@@ -1,4 +1,7 @@
-"""What a message advises holds where it is read: an attached cluster has no inventory, no playbooks and no systemd."""
+"""What a message advises holds where it is read: an attached cluster has no inventory, no playbooks and no systemd.
+
+Only here: every text of every module that speaks of a fleet.
+"""
 
 from __future__ import annotations
 

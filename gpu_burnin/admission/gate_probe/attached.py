@@ -24,6 +24,8 @@ _FORBIDDEN = 403
 EVENT = "MusterGateOpen"
 # A look that is so many turns late, and no API server is that slow, hangs.
 _MOST_SILENT, _SLOW_S = 3, 300.0
+# Where an object of the gate says what it does.
+SAYS = ("spec", "webhooks")
 # What the API server adds to objects that do not say it, in Kubernetes 1.30 to 1.36.
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "spec": {"failurePolicy": "Fail"},
@@ -82,7 +84,7 @@ def changed_at(found: Object, wanted: Object) -> str:
 
     Metadata is everybody's to add to; an object that is being deleted is still in force.
     """
-    says, said = ({k: v for k, v in it.items() if k in ("spec", "webhooks")} for it in (found, wanted))
+    says, said = ({key: it[key] for key in SAYS if key in it} for it in (found, wanted))
     return differs(says, said)
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gpu_burnin.api.names import Names
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
-
-if TYPE_CHECKING:
-    pass
 
 _CLUSTER = click.option(
     "--cluster",
@@ -51,6 +48,12 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print it as JSON."
 @click.option(
     "--monitoring", is_flag=True, help="Also objects of prometheus-operator: numbers, and alerts on the gate."
 )
+@click.option(
+    "--ssh-host-keys",
+    is_flag=True,
+    help="Nodes sign with the SSH key of their host, which the agent's pod mounts; else with a key that the agent "
+    "makes.",
+)
 @click.option("--despite-daemonsets", is_flag=True, help="Enforce though DaemonSets do not tolerate the taint.")
 @click.option(
     "--render",
@@ -72,6 +75,7 @@ def attach(
     level: str,
     driver_root: str,
     monitoring: bool,
+    ssh_host_keys: bool,
     despite_daemonsets: bool,
     render: Path | None,
     dry_run: bool,
@@ -105,6 +109,7 @@ def attach(
         driver_root,
         cluster or "",
         monitoring,
+        ssh_host_keys,
     )
     check(settings)
     if render is not None:
@@ -135,8 +140,10 @@ def nodes(place: tuple[Path, str], as_json: bool) -> None:
         click.echo(json.dumps([_shown(one) for one in found], indent=1))
         return
     for one in found:
-        state = {None: "waits", True: "approved", False: "refused"}[one.approved]
-        click.echo(f"{one.name}  {state}  {one.claim.fingerprint if one.claim else one.why}")
+        decided = one.decision
+        state = "waits" if decided is None else "approved" if decided.approved else "refused"
+        how = f"  {decided.who}: {decided.why}" if decided is not None else ""
+        click.echo(f"{one.name}  {state}  {one.claim.fingerprint if one.claim else one.why}{how}")
     if not found:
         click.echo("no agent has come yet; see the pods of DaemonSet muster-node in muster-system")
 
@@ -144,12 +151,20 @@ def nodes(place: tuple[Path, str], as_json: bool) -> None:
 def _shown(one: Any) -> dict[str, Any]:
     claim = one.claim
     of = {"fingerprint": claim.fingerprint, "machine_id": claim.machine_id} if claim else {"problem": one.why}
-    return {"node": one.name, "approved": one.approved, **of}
+    decided = {"who": one.decision.who, "why": one.decision.why} if one.decision else {}
+    return {"node": one.name, "approved": one.decision and one.decision.approved, **of, **decided}
 
 
 @attach.command("approve")
-@click.argument("names", nargs=-1, metavar="NODE...")
+@click.argument("names", nargs=-1, metavar="NODE[=FINGERPRINT]...")
 @click.option("--all", "everybody", is_flag=True, help="All that wait: whoever comes first with a name is that node.")
+@click.option(
+    "--expect",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Only machines whose key is in this file, of the form of known_hosts by the names of Nodes; of all that wait, "
+    "unless nodes are named. A line `NODE machine-id ID` compares the machine id.",
+)
 @click.option("--reason", default="approved by hand", show_default=True, help="Why, for the ledger.")
 @click.option("--level", default="standard", show_default=True, help="The least level of their burn-in.")
 @click.option("--again", is_flag=True, help="Also where key or Node are others than were approved before.")
@@ -159,35 +174,49 @@ def approve(
     place: tuple[Path, str],
     names: tuple[str, ...],
     everybody: bool,
+    expect: Path | None,
     reason: str,
     level: str,
     again: bool,
     allow_simulated: bool,
 ) -> None:
-    """Believe the key with which a node's agent signs; compare its fingerprint with the agent's log if you can.
+    """Believe the key with which a node's agent signs: the one of this FINGERPRINT (SHA256:...), or that FILE has.
 
-    Nothing else can say that a machine is this node, so the ledger says that its key was trusted on first use.
+    With neither it is trusted on first use, which the ledger says. Exit code 1 when one was not approved.
     """
     from gpu_burnin.api.enrolment import Decision
     from gpu_burnin.api.levels import LEVEL_NAMES
     from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
     from gpu_burnin.fleet.attach import approve as approving
+    from gpu_burnin.fleet.attach import expected
     from gpu_burnin.system.clock import rfc3339
 
-    if bool(names) == everybody:
-        raise click.UsageError("name nodes, or give --all")
+    marks = {node: mark for node, _, mark in (text.partition("=") for text in names)}
+    if everybody == bool(names or expect):
+        raise click.UsageError("name nodes, or give --expect FILE, or --all alone")
+    if expect is not None and any(marks.values()):
+        raise click.UsageError("a fingerprint and --expect: give one of them")
     if level not in LEVEL_NAMES:
         raise click.UsageError(f"--level {level!r} is none of {', '.join(LEVEL_NAMES)}")
+    of_file = expected.of_file(expect) if expect is not None else None
     kubeconfig, domain = place
     api, keys = connect(kubeconfig), Names(domain)
-    wanted = names or tuple(one.name for one in approving.claims(api, keys) if one.approved is None and one.claim)
+    wanted = marks or {one.name: "" for one in approving.claims(api, keys) if one.decision is None and one.claim}
     failed = []
     with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
-        for name in wanted:
+        for name, mark in wanted.items():
+            compare = of_file or (expected.of_fingerprint(mark) if mark else expected.first_use)
             decision = Decision(True, _who(api), reason, rfc3339(datetime.now(UTC)))
             try:
                 claim = approving.approve(
-                    provisioner, keys, name, decision, level, allow_simulated=allow_simulated, again=again
+                    provisioner,
+                    keys,
+                    name,
+                    decision,
+                    level,
+                    compare=compare,
+                    allow_simulated=allow_simulated,
+                    again=again,
                 )
             except GpuBurninError as error:
                 failed.append(name)

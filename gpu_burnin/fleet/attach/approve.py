@@ -1,7 +1,7 @@
 """Who a machine is, decided by a person: its agent's key is pinned in the ledger, with its Node and its machine id.
 
-Nobody has compared the key with anything, so the ledger says that it was trusted on first use. What binds it: the
-enrolment was written with a token that the cluster made for a pod on that very node.
+The ledger says how the key came to be believed (expected.py). What binds it: the enrolment was written with a token
+that the cluster made for a pod on that very node.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +30,20 @@ from gpu_burnin.api.enrolment import (
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document, parse
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.attach.expected import Compare, first_use
 from gpu_burnin.fleet.image.enrolments import decide
 from gpu_burnin.system.codec import to_json
 
-FIRST_USE = "first-use"
 _TOKEN_S = 600
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A node and what its agent claims; `approved` is None before a decision, `why` what cannot be believed."""
+    """A node, what its agent claims, and the decision, None before there is one; `why` is what cannot be believed."""
 
     name: str
     claim: Claim | None
-    approved: bool | None
+    decision: Decision | None
     why: str = ""
 
 
@@ -52,12 +52,11 @@ def claims(api: KubeApi, names: Names) -> list[Claimed]:
     found = []
     for item in api.items(enrolments_path(names), "list the NodeEnrolments"):
         enrolment = parse_enrolment(item)
-        decided = enrolment.spec.decision
         try:
             claim, why = claim_of(enrolment), ""
         except EnrolmentError as error:
             claim, why = None, str(error)
-        found.append(Claimed(enrolment.name, claim, decided.approved if decided else None, why))
+        found.append(Claimed(enrolment.name, claim, enrolment.spec.decision, why))
     return sorted(found, key=lambda one: one.name)
 
 
@@ -68,10 +67,12 @@ def approve(
     decision: Decision,
     level: str,
     *,
+    compare: Compare = first_use,
     allow_simulated: bool = False,
     again: bool = False,
 ) -> Claim:
-    """Let a machine be this node. `api` is the provisioner's. `again`: its Node or key is another one than before.
+    """Let a machine be this node. `api` is the provisioner's. `compare` says how its key came to be believed, which
+    the decision and the ledger tell. `again`: its Node or key is another one than before.
 
     Raises EnrolmentError for what is in doubt, and ApiError. The ledger first: a run that is cut is only begun.
     """
@@ -84,12 +85,15 @@ def approve(
     there = api.node(node)
     if doubts := doubts_of(enrolment, claim, there, ledger, again=again):
         raise EnrolmentError(" | ".join(doubts))
+    trust = compare(claim)
+    if trust.doubt:
+        raise EnrolmentError(trust.doubt)
     identity = Identity(
         host_key=claim.host_key,
         machine_id=claim.machine_id,
         allow_simulated=allow_simulated,
         node_uid=str((there or {}).get("metadata", {}).get("uid", "")),
-        trust=FIRST_USE,
+        trust=trust.how,
     )
     old = ledger.get(node)
     if old is None:
@@ -100,7 +104,7 @@ def approve(
         change = {"spec": {"identity": {"carriedSequence": None, **to_json(identity)}}}
         api.merge(admissions_path(names, node), change, f"write the NodeAdmission of {node}")
     if enrolment.spec.decision is None:
-        decide(api, names, enrolment, decision)
+        decide(api, names, enrolment, replace(decision, why=f"{decision.why}: {trust.why}"))
     return claim
 
 

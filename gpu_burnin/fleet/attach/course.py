@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.client import NODES, ApiError, Conflict, KubeApi, NotFound, Object, node_path
-from gpu_burnin.admission.gate_probe.attached import changed_at, refuses
+from gpu_burnin.admission.gate_probe.attached import SAYS, changed_at, refuses
 from gpu_burnin.admission.objects import path_of, shown_name, write_objects
 from gpu_burnin.admission.provision import define
 from gpu_burnin.admission.webhook.certificate import Pair, make_authority, usable
@@ -242,11 +242,15 @@ def _write(api: KubeApi, made: Parts, names: Names) -> None:
     rest = [*made.rights, *made.config, *made.gate, *made.workloads, *made.taint, *made.monitoring]
     write_objects(rest, api, lambda: api, apply=True)
     for one in (*made.gate, *made.taint):
-        found = api.get(path_of(one), f"read {shown_name(one)}")
-        if changed_at(found, one):
-            # Somebody has added to it, such as an exception: applying leaves what is others'.
-            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-            api.replace(path_of(one), {**one, "metadata": {**one["metadata"], **version}}, f"write {shown_name(one)}")
+        _take_back(api, one)
+
+
+def _take_back(api: KubeApi, one: Object) -> None:
+    """Remove what somebody has added to an object of the gate, such as an exception, which applying it leaves."""
+    found = api.find(path_of(one), f"read {shown_name(one)}")
+    if found is not None and changed_at(found, one):
+        said = {key: one[key] for key in SAYS if key in one}
+        api.replace(path_of(one), {**found, **said}, f"put {shown_name(one)} back")
 
 
 def _webhook(settings: Settings) -> bool:

@@ -24,7 +24,7 @@ from gpu_burnin.api.names import MANAGED_BY, SYSTEM_NAMESPACE
 from gpu_burnin.fleet.attach import monitoring, policies
 from gpu_burnin.fleet.attach.rights import rights
 from gpu_burnin.fleet.attach.settings import WEBHOOK_TAINTS, Settings
-from gpu_burnin.fleet.attach.workloads import ADMITTER_PORT, CONFIG, ETC, TOKENS, daemon_set, deployments
+from gpu_burnin.fleet.attach.workloads import ADMITTER_PORT, CONFIG, ETC, SSH, STATE, TOKENS, daemon_set, deployments
 
 IN_CLUSTER = "https://kubernetes.default.svc"
 PRIVILEGED = {"pod-security.kubernetes.io/enforce": "privileged"}
@@ -98,7 +98,7 @@ def config(settings: Settings) -> dict[str, str]:
             {
                 "level": settings.level,
                 "power_waves": "never",
-                "host_key": "/var/lib/gpu-burnin/identity/ed25519",
+                "host_key": f"{SSH}/ssh_host_ed25519_key" if settings.ssh_host_keys else f"{STATE}/identity/ed25519",
                 "require_evidence": True,
                 "publish": {
                     "server": IN_CLUSTER,

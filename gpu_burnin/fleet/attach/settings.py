@@ -19,7 +19,8 @@ PATH = re.compile(r"/[\w./-]*")
 @dataclass(frozen=True)
 class Settings:
     """What to have. `driver_root` is where the node's driver is: / for one on the host, /run/nvidia/driver for one of
-    gpu-operator's. `monitoring`: objects of prometheus-operator too, for numbers and alerts.
+    gpu-operator's. `monitoring`: objects of prometheus-operator too, for numbers and alerts. `ssh_host_keys`: nodes
+    sign with the SSH key of their host, and not with one that the agent makes.
     """
 
     image: str
@@ -31,6 +32,7 @@ class Settings:
     driver_root: str = "/"
     cluster: str = ""
     monitoring: bool = False
+    ssh_host_keys: bool = False
 
     @property
     def names(self) -> Names:

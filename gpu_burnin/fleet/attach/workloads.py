@@ -22,7 +22,10 @@ CONFIG = "muster-config"
 ETC, TOKENS = "/etc/muster", "/var/run/secrets/muster"
 ADMITTER_PORT, PROBE_PORT, WEBHOOK_PORT = 10270, 10271, 9443
 _USER = 65532
-_STATE, _LINKS = "/var/lib/gpu-burnin", "/run/gpu-burnin/driver"
+STATE, SSH = "/var/lib/gpu-burnin", "/etc/ssh"
+# Where work on the node reads that it is asked to leave.
+_LEAVE = "/run/muster"
+_LINKS = "/run/gpu-burnin/driver"
 # gpu-operator's driver container mounts its root there after this pod has started.
 _COMES_LATE = {"driver": {"mountPropagation": "HostToContainer"}}
 # kubelet renews the file when 80 % of the time is over.
@@ -90,15 +93,18 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
     mounts = [
         ("config", {"configMap": {"name": CONFIG}}, ETC, True),
         ("token", _token(), TOKENS, True),
-        ("state", {"hostPath": {"path": _STATE, "type": "DirectoryOrCreate"}}, _STATE, False),
+        ("state", {"hostPath": {"path": STATE, "type": "DirectoryOrCreate"}}, STATE, False),
+        ("leave", {"hostPath": {"path": _LEAVE, "type": "DirectoryOrCreate"}}, _LEAVE, False),
         ("machine-id", {"hostPath": {"path": "/etc/machine-id", "type": "File"}}, "/etc/machine-id", True),
         ("dev", {"hostPath": {"path": "/dev"}}, "/dev", False),
         ("driver", {"hostPath": {"path": settings.driver_root, "type": "DirectoryOrCreate"}}, "/driver", True),
         ("run", {"emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}, "/run/gpu-burnin", False),
         # There when the agent starts, or its linker never looks there: node/contained.py links the driver's libraries.
-        ("links", {"emptyDir": {}}, _LINKS, False),
+        ("links", {"emptyDir": {"sizeLimit": "1Mi"}}, _LINKS, False),
         ("tmp", {"emptyDir": {"sizeLimit": "256Mi"}}, "/tmp", False),
     ]
+    if settings.ssh_host_keys:
+        mounts.append(("ssh", {"hostPath": {"path": SSH, "type": "Directory"}}, SSH, True))
     container = {
         "name": "agent",
         "image": settings.image,

@@ -200,10 +200,10 @@ class Agent:
         names = self._config.publish.names
         found: dict[str, str | None] = {}
         speaks, evidence = annotation(self.revoker.store)
-        # A run that is under way has left none yet: what was published before stays until it ends.
+        # A run that is under way, or comes again, has left none yet: what was published before stays until it ends.
         if self.memory.kept.pending is not None:
             speaks, evidence = True, None
-        elif speaks and evidence is None and self._burning(now_s):
+        elif speaks and (self.requests.withheld() or (evidence is None and self._burning(now_s))):
             speaks = False
         note = self.note()
         if speaks:

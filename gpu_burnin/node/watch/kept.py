@@ -34,7 +34,8 @@ class Kept:
 
     `seen` are the newest kernel messages that were judged; `warnings` are by code and place; `uncorrected` the memory
     errors known of each GPU; `xids` how many came, by PCI address and class ("0000:1b:00.0 revoke"); `nvlinks`
-    the most that each GPU had up.
+    the most that each GPU had up. `again` is the id of a request that is not served once more when its burn-in ends
+    with the agent.
     """
 
     boot_id: str
@@ -45,6 +46,7 @@ class Kept:
     uncorrected: dict[str, int] = field(default_factory=dict)
     xids: dict[str, int] = field(default_factory=dict)
     nvlinks: dict[str, int] = field(default_factory=dict)
+    again: str = ""
 
 
 class Memory:
@@ -56,7 +58,9 @@ class Memory:
         self.problem = ""
         try:
             found = from_json(Kept, parse_json(read_bytes(self._path, follow=False)), tolerant=True)
-            self.kept = found if found.boot_id == boot_id else Kept(boot_id, found.answer)
+            # A machine that went down during a burn-in does not begin it by itself.
+            before = Kept(boot_id, found.answer, again=found.answer.id if found.answer is not None else "")
+            self.kept = found if found.boot_id == boot_id else before
         except FileNotFoundError:
             pass
         except (OSError, Misfit, ValueError) as error:

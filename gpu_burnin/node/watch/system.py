@@ -20,7 +20,9 @@ class Say(Protocol):
 
 
 class System:
-    """The real one; a test has another."""
+    """The real one; a test has another. `ends_with_agent`: so does a burn-in, which is else a unit of its own."""
+
+    ends_with_agent = False
 
     def burnin(self) -> unit.UnitState:
         """What the burn-in's unit does. Raises GpuBurninError."""

@@ -110,5 +110,7 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> 
 
 
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(GpuBurninError, match=r"admitter\.yaml: cannot be read .*; run site\.yml"):
+    with pytest.raises(
+        GpuBurninError, match=r"admitter\.yaml: cannot be read .*; site\.yml or `muster attach` writes it"
+    ):
         read_settings(tmp_path / "admitter.yaml")

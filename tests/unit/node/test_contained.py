@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import yaml
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node.contained import Contained, keep_driver, link_driver, make_key, own_config, prepare, same_machine
 from gpu_burnin.node.signing import own_public_key
+from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config
 from tests.unit.fleet.attach.test_approve import CLAIM
 
@@ -118,6 +120,43 @@ def test_a_burn_in_is_a_child_with_the_name_of_its_node(tmp_path: Path) -> None:
     written = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert written == yaml.safe_load(own_config(base, config))
     assert (written["node_name"], written["publish"]["domain"]) == ("gpu-1", "example.com")
+
+
+def test_a_burn_in_ends_with_its_agent(tmp_path: Path) -> None:
+    config = replace(Config(), node_name="gpu-1", state_dir=tmp_path / "state")
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: {}); print(1, flush=True); time.sleep(60)"
+    )
+    gentle = Contained(config, None, tmp_path, (sys.executable, "-c", code.format("sys.exit(3)")))
+    assert not gentle.end()
+    deaf = Contained(config, None, tmp_path, (sys.executable, "-c", code.format("None")))
+    for one, end_s, wanted in ((gentle, 20.0, 3), (deaf, 0.2, -signal.SIGKILL)):
+        one.start(())
+        report, until_s = tmp_path / "report.json", time.monotonic() + 20
+        while not report.read_text() and time.monotonic() < until_s:
+            time.sleep(0.05)
+        child = one._child
+        assert child is not None
+        assert one.end(end_s)
+        assert child.returncode == wanted
+        assert not one.end()
+
+
+def test_a_burn_in_that_outlived_its_agent_is_under_way(tmp_path: Path) -> None:
+    config = replace(Config(), node_name="gpu-1", state_dir=tmp_path / "state")
+    system = Contained(config, None, tmp_path)
+    with Store(config.state_dir).locked():
+        assert system.burnin().running
+        assert not system.start(()).started
+    assert not system.burnin().running
+
+
+def test_no_key_is_made_in_the_place_of_the_hosts(tmp_path: Path) -> None:
+    config = replace(Config(), state_dir=tmp_path / "state", host_key=tmp_path / "ssh/ssh_host_ed25519_key")
+    prepare(config, "gpu-1", tmp_path / "run", tmp_path)
+    assert not config.host_key.exists()
+    prepare(replace(config, host_key=config.state_dir / "identity/ed25519"), "gpu-1", tmp_path / "run", tmp_path)
+    assert (config.state_dir / "identity/ed25519").exists()
 
 
 def test_the_claim_of_a_boot_before_is_of_the_same_machine() -> None:

@@ -1,7 +1,7 @@
 """The chart's generator: nothing of a manifest is lost on its way into a template, and nothing marked is left in one.
 
 That Helm makes of it what `muster attach --render` writes is tests/integration/test_chart.py's.
-Only here: the generator itself, which renders the gate four times; and once as a release does, in a process of its own.
+Only here: the generator itself, which renders the gate eight times; and once as a release does, in its own process.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def test_values_of_the_chart_are_described_and_those_that_attach_refuses_are_ref
         {"level": "deep"},
         {"driverRoot": "/../x"},
         {"enforce": "yes"},
+        {"sshHostKeys": "yes"},
         {"nodeSelector": {}},
     )
     for change in changes:
@@ -100,7 +101,10 @@ TEMPLATE = Template({"xIMAGEx": "{{ .Values.image }}", "xNAMEx": "{{ . }}"}, {"x
     [
         ({"a": 1}, {"a": 1}, "---\na: 1\n"),
         ({"a": "x yes"}, {"a": "x no"}, "---\na: |-\n  x {{ if $c }}yes{{ else }}no{{ end }}\n"),
-        ({"a": ["b"]}, {"a": ["b", "c"]}, "---\n{{- if $c }}\na:\n- b\n{{- else }}\na:\n- b\n- c\n{{- end }}\n"),
+        ({"a": ["b"]}, {"a": ["b", "c"]}, "---\na:\n- b\n{{- if not $c }}\n- c\n{{- end }}\n"),
+        ({"a": [{"b": 1}, {"b": 2}]}, {"a": [{"b": 1}]}, "---\na:\n- b: 1\n{{- if $c }}\n- b: 2\n{{- end }}\n"),
+        ({"a": ["c"]}, {"a": ["b", "c"]}, "---\n{{- if $c }}\na:\n- c\n{{- else }}\na:\n- b\n- c\n{{- end }}\n"),
+        ({"a": []}, {"a": ["b"]}, "---\n{{- if $c }}\na: []\n{{- else }}\na:\n- b\n{{- end }}\n"),
         ({"a": 1, "b": "true"}, {"a": 1}, '---\na: 1\n{{- if $c }}\nb: "true"\n{{- end }}\n'),
         ({"a": {}}, {}, "---\n{{- if $c }}\na: {}\n{{- end }}\n"),
     ],

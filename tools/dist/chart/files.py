@@ -16,7 +16,7 @@ from gpu_burnin.fleet.attach import settings
 
 from .archive import NAME
 from .emit import Template
-from .symbols import ENFORCE, MARKS, MONITORING, POLICY, REPEATED, Chart, chart, written
+from .symbols import BY_SSH, ENFORCE, MARKS, MONITORING, POLICY, REPEATED, Chart, chart, written
 
 _STATIC = Path(__file__).parent / "static"
 _GATE, _TAINT = "40-gate.yaml", "60-taint.yaml"
@@ -24,7 +24,8 @@ _INCLUDED = {_GATE: "muster.gate", _TAINT: "muster.taint"}
 _VARIABLES = f"""\
 {{{{- {ENFORCE} := .Values.enforce }}}}
 {{{{- {POLICY} := eq (include "muster.taintBy" .) "policy" }}}}
-{{{{- {MONITORING} := eq (include "muster.monitoring" .) "yes" -}}}}
+{{{{- {MONITORING} := eq (include "muster.monitoring" .) "yes" }}}}
+{{{{- {BY_SSH} := .Values.sshHostKeys -}}}}
 """
 
 
@@ -74,6 +75,7 @@ def schema() -> dict[str, Any]:
                 "taintBy": {"enum": ["auto", settings.WEBHOOK_TAINTS, settings.POLICY_TAINTS]},
                 "level": {"enum": list(LEVEL_NAMES)},
                 "driverRoot": {**_of(settings.PATH.pattern), "not": {"pattern": "\\.\\."}},
+                "sshHostKeys": {"type": "boolean"},
                 "cluster": text,
                 "monitoring": {"enum": ["auto", "on", "off"]},
                 "webhook": _closed({"authority": pem}),

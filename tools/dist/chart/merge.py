@@ -41,6 +41,9 @@ def merge(condition: str, yes: Any, no: Any) -> Any:
         return {key: merge(condition, yes.get(key, ABSENT), no.get(key, ABSENT)) for key in keys}
     if isinstance(yes, list) and isinstance(no, list) and len(yes) == len(no):
         return [merge(condition, *pair) for pair in zip(yes, no, strict=True)]
+    if isinstance(yes, list) and isinstance(no, list) and (common := min(len(yes), len(no))) and yes[:common] == no[:common]:
+        more = [Choice(condition, one, ABSENT) for one in yes[common:]]
+        return [*yes[:common], *more, *(Choice(condition, ABSENT, one) for one in no[common:])]
     if isinstance(yes, Choice) and isinstance(no, Choice) and yes.condition == no.condition:
         return Choice(yes.condition, merge(condition, yes.yes, no.yes), merge(condition, yes.no, no.no))
     return Choice(condition, yes, no)

@@ -31,7 +31,7 @@ IMAGE, LEVEL, ROOT, CLUSTER = "xMUSTERxIMAGEx", "xMUSTERxLEVELx", "xMUSTERxROOTx
 LABEL, VALUE, NAME, NODES = "xMUSTERxLABELx", "xMUSTERxVALUEx", "xMUSTERxNAMEx", "xMUSTERxNODESx"
 AUTHORITY = {"ca.crt": "xMUSTERxCERTIFICATEx", "ca.key": "xMUSTERxKEYx"}
 _OBJECT, _OLD = "object", "(oldObject != null ? oldObject : object)"
-ENFORCE, POLICY, MONITORING = "$enforce", "$policy", "$monitoring"
+ENFORCE, POLICY, MONITORING, BY_SSH = "$enforce", "$policy", "$monitoring", "$bySSH"
 
 
 class _Marked(GpuNodes):
@@ -80,7 +80,7 @@ class Chart:
 
 def chart() -> Chart:
     """All objects but the namespace, which Helm makes, and the definitions, which it takes from crds/."""
-    merged = _merged(ENFORCE, POLICY)
+    merged = _merged(ENFORCE, POLICY, BY_SSH)
     files = {name: list(objects.values()) for name, objects in merged.items() if name not in _ELSEWHERE}
     config, gate, attached = (_named(merged["30-config.yaml"], name) for name in (CONFIG, GATE_CONFIG, ATTACHED_CONFIG))
     files[_MONITORING] = [Choice(MONITORING, one, ABSENT) for one in files[_MONITORING]]
@@ -96,11 +96,11 @@ def chart() -> Chart:
 _ELSEWHERE, _MONITORING = ("00-namespace.yaml", "10-definitions.yaml"), "70-monitoring.yaml"
 
 
-def written(*, enforcing: bool, taints_by: str) -> Parts:
+def written(*, enforcing: bool, taints_by: str, by_ssh: bool = False) -> Parts:
     """What attach writes with marks for all else."""
     nodes = _Marked(LABEL, VALUE, (NAME,))
     settings = Settings(IMAGE, nodes, Mode.OBSERVING, level=LEVEL, driver_root=ROOT, cluster=CLUSTER)
-    settings = replace(settings, taints_by=taints_by, monitoring=True)
+    settings = replace(settings, taints_by=taints_by, monitoring=True, ssh_host_keys=by_ssh)
     if enforcing:
         settings = replace(settings, mode=Mode.ENFORCING)
     return parts(settings, AUTHORITY if taints_by == WEBHOOK_TAINTS else {})
@@ -110,8 +110,8 @@ def _merged(*conditions: str) -> dict[str, dict[Any, Any]]:
     """By file, then by kind and name."""
     found: dict[tuple[bool, ...], dict[str, dict[Any, Any]]] = {}
     for of in itertools.product((True, False), repeat=len(conditions)):
-        enforcing, policy = of
-        made = written(enforcing=enforcing, taints_by=POLICY_TAINTS if policy else WEBHOOK_TAINTS)
+        enforcing, policy, by_ssh = of
+        made = written(enforcing=enforcing, taints_by=POLICY_TAINTS if policy else WEBHOOK_TAINTS, by_ssh=by_ssh)
         found[of] = {name: _by_name(objects) for name, objects in made.files().items()}
     for condition in reversed(conditions):
         keys = {of[:-1] for of in found}

@@ -18,6 +18,8 @@ from gpu_burnin.fleet.attach import course, render
 from gpu_burnin.fleet.attach.discover import blocked
 from gpu_burnin.fleet.attach.manifests import Parts, parts
 from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings, check
+from gpu_burnin.node.contained import LINKS
+from gpu_burnin.node.unit import RUN_DIR
 from tests.integration.kube import gate_file
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
@@ -114,14 +116,44 @@ def test_only_the_nodes_part_is_privileged_and_no_token_lasts() -> None:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert "serviceAccountName" not in found["muster-preflight-taint"]
     assert "token" not in {volume["name"] for volume in found["muster-preflight-taint"]["volumes"]}
-    [agent] = found["muster-node"]["containers"]
-    mounts = {one["mountPath"]: one for one in agent["volumeMounts"]}
-    # The driver of a container comes late; glibc looks only in a folder that was there when the agent started.
-    assert mounts["/driver"]["mountPropagation"] == "HostToContainer"
-    [links] = [one["value"] for one in agent["env"] if one["name"] == "LD_LIBRARY_PATH"]
-    assert links in mounts
     terms = found["muster-node"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert len(terms["nodeSelectorTerms"]) == 2
+
+
+def mounts(settings: Settings) -> dict[str, tuple[str, bool]]:
+    """Of the node's part: what of the host is where, and whether it is only read."""
+    pod = pods(made(settings))["muster-node"]
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    [container] = pod["containers"]
+    found = {one["mountPath"]: one for one in container["volumeMounts"] if one["name"] in paths}
+    return {place: (paths[one["name"]], one["readOnly"]) for place, one in found.items()}
+
+
+def test_of_the_host_the_node_sees_what_it_needs() -> None:
+    usual = {
+        "/var/lib/gpu-burnin": ("/var/lib/gpu-burnin", False),
+        "/run/muster": ("/run/muster", False),
+        "/etc/machine-id": ("/etc/machine-id", True),
+        "/dev": ("/dev", False),
+        "/driver": ("/run/nvidia/driver", True),
+    }
+    settings = replace(ENFORCING, driver_root="/run/nvidia/driver")
+    assert mounts(settings) == usual
+    by_ssh = replace(settings, ssh_host_keys=True)
+    assert mounts(by_ssh) == {**usual, "/etc/ssh": ("/etc/ssh", True)}
+    for of, key in ((settings, "/var/lib/gpu-burnin/identity/ed25519"), (by_ssh, "/etc/ssh/ssh_host_ed25519_key")):
+        config = one(made(of).config, "ConfigMap", "muster-config")["data"]["agent.yaml"]
+        assert yaml.safe_load(config)["host_key"] == key
+
+
+def test_a_driver_that_comes_late_is_found() -> None:
+    """That of a container does; and glibc looks once whether the folder is there, before the agent has made it."""
+    [container] = pods(made())["muster-node"]["containers"]
+    found = {one["mountPath"]: one for one in container["volumeMounts"]}
+    assert found["/driver"]["mountPropagation"] == "HostToContainer"
+    [place] = [one["value"] for one in container["env"] if one["name"] == "LD_LIBRARY_PATH"]
+    assert place == str(RUN_DIR / LINKS)
+    assert place in found
 
 
 def test_the_same_settings_make_the_same_objects() -> None:

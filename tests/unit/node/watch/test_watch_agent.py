@@ -22,6 +22,7 @@ from gpu_burnin.node.watch import revoke
 from gpu_burnin.node.watch.findings import Finding
 from gpu_burnin.report.model import KernelLog, LoggedXid, Telemetry, document
 from gpu_burnin.settings.config import Config
+from gpu_burnin.system import host
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import Verdict
 from tests.support.agent_helpers import APPLICATION, Bench, healthy, xid
@@ -481,6 +482,64 @@ class TestRequests:
         bench.gpus(healthy())
         bench.tick(10.0)
         assert len(bench.system.started) == 2
+
+    def cut_short(self, bench: Bench, code: str = "INTERRUPTED") -> None:
+        """A burn-in that begins for a request, and ends with its agent; what it has left is signed."""
+        bench.system.ends_with_agent = True
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick()
+        statement = bench.agent.revoker.newest()
+        assert statement is not None
+        leave_run(bench.config, replace(statement.statement, verdict=Verdict.INCONCLUSIVE, code=code))
+        bench.system.running = False
+        bench.restart()
+        bench.tick(10.0)
+
+    def test_a_burn_in_that_ended_with_its_agent_is_begun_once_more(self, bench: Bench) -> None:
+        self.cut_short(bench)
+        # Nothing is said of it: it was cut short, and comes again.
+        assert EVIDENCE not in bench.wanted
+        assert self.answer(bench) == Answer("r1", "running")
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick()
+        assert len(bench.system.started) == 2
+        assert EVIDENCE not in bench.wanted, "the new one has not begun to count yet"
+        bench.system.running = False
+        bench.restart()
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick(10.0)
+        # It may be the burn-in that ends the agent.
+        assert len(bench.system.started) == 2
+        assert self.answer(bench) == Answer("r1", "done")
+        assert EVIDENCE in bench.wanted
+
+    def test_a_burn_in_that_has_a_result_is_not_begun_again(self, bench: Bench) -> None:
+        self.cut_short(bench, "GEMM_MISMATCH")
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick(10.0)
+        assert len(bench.system.started) == 1
+        assert self.answer(bench) == Answer("r1", "done")
+        assert EVIDENCE in bench.wanted
+
+    def test_a_request_that_was_taken_back_is_not_served_once_more(self, bench: Bench) -> None:
+        self.cut_short(bench)
+        bench.node()
+        bench.tick(10.0)
+        assert len(bench.system.started) == 1
+        assert self.answer(bench) == Answer("r1", "done")
+
+    def test_a_machine_that_went_down_in_a_burn_in_does_not_begin_it_again(self, bench: Bench) -> None:
+        self.cut_short(bench)
+        (bench.root / host.BOOT_ID).write_text("0f0f0f0f-0000-4000-8000-000000000000\n")
+        bench.restart()
+        self.ask(bench)
+        bench.gpus(healthy())
+        bench.tick(10.0)
+        assert len(bench.system.started) == 1
 
     def test_a_node_with_work_refuses(self, bench: Bench) -> None:
         self.ask(bench)
