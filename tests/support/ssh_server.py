@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import select
 import socket
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import paramiko
 from cryptography.hazmat.primitives import serialization
@@ -34,11 +37,51 @@ def new_key(path: Path | None = None, passphrase: bytes | None = None) -> parami
 
 
 @dataclass
+class Shell:
+    """Runs commands for real, as sshd does: with their input and output over the channel. `received` is all input."""
+
+    environment: dict[str, str]
+    received: bytearray = field(default_factory=bytearray)
+
+    def run(self, channel: paramiko.Channel, command: str) -> None:
+        process = subprocess.Popen(
+            ["sh", "-c", command], env=self.environment, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        outputs = [(process.stdout, channel.sendall), (process.stderr, channel.sendall_stderr)]
+        threads = [threading.Thread(target=self._send, args=one, daemon=True) for one in outputs]
+        threading.Thread(target=self._receive, args=(channel, process.stdin), daemon=True).start()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        code = process.wait()
+        with contextlib.suppress(OSError, EOFError):
+            channel.send_exit_status(code if code >= 0 else 128 - code)
+        channel.close()
+
+    def _receive(self, channel: paramiko.Channel, stdin: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, ValueError), stdin:
+            while data := channel.recv(65536):
+                self.received += data
+                stdin.write(data)
+                stdin.flush()
+
+    @staticmethod
+    def _send(source: IO[bytes], send: Callable[[bytes], None]) -> None:
+        with contextlib.suppress(OSError, EOFError), source:
+            while data := os.read(source.fileno(), 65536):
+                send(data)
+
+
+@dataclass
 class _Session(paramiko.ServerInterface):
     allowed: paramiko.PKey | None
     execute: Execute
     replied: threading.Event = field(default_factory=threading.Event)
     transport: paramiko.Transport | None = None
+    shell: Shell | None = None
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey" if self.allowed else "password"
@@ -82,6 +125,9 @@ class _Session(paramiko.ServerInterface):
     def _run(self, channel: paramiko.Channel, command: str) -> None:
         # Output before the reply to the exec request would be taken for a broken channel.
         self.replied.wait(5)
+        if self.shell is not None:
+            self.shell.run(channel, command)
+            return
         code, stdout, stderr = self.execute(command)
         if not channel.get_transport().is_active():
             return
@@ -107,6 +153,7 @@ class SshServer:
     host_key: paramiko.PKey
     allowed: paramiko.PKey | None
     execute: Execute = lambda command: (0, b"", b"")
+    shell: Shell | None = None
     listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
     transports: list[paramiko.Transport] = field(default_factory=list)
 
@@ -125,7 +172,9 @@ class SshServer:
             transport.add_server_key(self.host_key)
             self.transports.append(transport)
             try:
-                transport.start_server(server=_Session(self.allowed, self.execute, transport=transport))
+                transport.start_server(
+                    server=_Session(self.allowed, self.execute, transport=transport, shell=self.shell)
+                )
             except (paramiko.SSHException, EOFError, OSError):
                 transport.close()
 

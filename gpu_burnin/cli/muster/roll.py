@@ -55,6 +55,19 @@ from gpu_burnin.system.streams import readers_may_leave
 )
 @click.option("--workers", type=click.IntRange(1), help="Shards at a time, at most.  [default: what the machine bears]")
 @click.option(
+    "--worker",
+    "others",
+    multiple=True,
+    metavar="[USER@]HOST[:PORT][=SHARDS]",
+    help="Another machine for shards of burnin.yml; may be given again.  [SHARDS: what it bears]",
+)
+@click.option(
+    "--worker-key",
+    default="",
+    metavar="FILE",
+    help="Private key for the login to workers; it stays here.  [default: ssh's own]",
+)
+@click.option(
     "--jump-startups",
     type=click.IntRange(1),
     metavar="N",
@@ -73,6 +86,8 @@ def roll(
     shard_hosts: int,
     most_failed: str,
     workers: int | None,
+    others: tuple[str, ...],
+    worker_key: str,
     jump_startups: int | None,
     dry_run: bool,
     again: bool,
@@ -90,7 +105,7 @@ def roll(
     left behind.
     """
     from gpu_burnin.fleet.roll import lock
-    from gpu_burnin.fleet.waves import begin, frozen, text
+    from gpu_burnin.fleet.waves import begin, frozen, near, places, sent, text
     from gpu_burnin.fleet.waves import workers as bounds
     from gpu_burnin.fleet.waves.book import Book
     from gpu_burnin.fleet.waves.kinds import kind_of
@@ -101,6 +116,8 @@ def roll(
 
     kind = kind_of(str(playbook))
     read_limit(most_failed)
+    if others:
+        sent.refuse(str(playbook), arguments)
     order = Order(
         str(playbook), tuple(map(str, inventories)), limit, arguments, canary, canary_group, shard_hosts, most_failed
     )
@@ -111,24 +128,39 @@ def roll(
     allowed = min((one for one in (workers, kind.most_workers) if one is not None), default=None)
     count = bounds.of_this_machine(min(shard_hosts, max(1, len(given.nodes))), startups, allowed)
     book = Book(Path(given.state_dir) / "roll")
+    known = Path(given.state_dir) / "known_hosts"
+    far, borne = list[near.Far](), list[str]()
+    for one in dict.fromkeys(others):
+        place, most = places.parse(one, worker_key, known)
+        machine = places.look(place, Path.cwd())
+        bears = places.bear(machine, min(shard_hosts, max(1, len(given.nodes))), most, place)
+        far += [near.Far(place, machine.home, given.state_dir, str(known))] * bears.count
+        borne.append(f"on {place.name} {bears.count} more at a time ({'; '.join(bears.bounds)})")
+    if others:
+        sent.inventory(exported, [node.name for node in given.nodes])
+    at_once = count.count + len(far)
     now = datetime.now(UTC)
     mine = lock.Lock(_user(), rfc3339_s(now), lock.process(os.getpid()), f"rolls {playbook}")
     if dry_run:
         found = None if again else begin.unended(book, order, sha256)
-        shown = found or begin.new(book, order, given, sha256, kind, count.count, now, again=again)
-        terminal.show("\n".join(text.planned(shown, count)))
+        shown = found or begin.new(book, order, given, sha256, kind, at_once, now, again=again)
+        terminal.show("\n".join([*text.planned(shown, count), *borne]))
         if found is not None:
             terminal.show(text.progress(found, begin.results(book, found, kind), 0, (), "it has not ended"))
         return
     if taken := lock.take(book.folder, mine):
         click.echo(taken, err=True)
     try:
+        running = book.running()
+        for note in near.left_by(book.folder):
+            if not any(note.name.startswith(f"{step}-") for step in running):
+                near.end(note)
         current = None if again else begin.unended(book, order, sha256)
         if current is None:
-            current = begin.new(book, order, given, sha256, kind, count.count, now, again=again)
+            current = begin.new(book, order, given, sha256, kind, at_once, now, again=again)
             book.begin(current, exported)
-        click.echo("\n".join(text.planned(current, count)), err=True)
-        executor = Executor(book, current, kind, count.count, Path.cwd(), given.inventory_dir, _say)
+        click.echo("\n".join([*text.planned(current, count), *borne]), err=True)
+        executor = Executor(book, current, kind, count.count, Path.cwd(), given.inventory_dir, _say, far=tuple(far))
         began_s = time.monotonic()
         executor.run()
         results, stopped = executor.results, executor.stopped

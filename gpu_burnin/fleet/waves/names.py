@@ -5,3 +5,5 @@ from __future__ import annotations
 FOLDER_VARIABLE = "MUSTER_ROLL_STEP"
 # The hosts of this run of ansible-playbook, a line each; the play that runs; at the end what became of the hosts.
 LIMIT, PLAY, OUTCOMES = "limit", "play.txt", "outcomes.json"
+# What ansible-playbook printed.
+OUTPUT = "output.log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ from gpu_burnin.fleet.waves.book import Book, alone, gates, keep_result, result_
 from gpu_burnin.fleet.waves.kinds import Kind
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, Roll, Step, StepResult
 from gpu_burnin.fleet.waves.names import PLAY
+from gpu_burnin.fleet.waves.near import Far
 from gpu_burnin.fleet.waves.worker import Job, write_job
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.host import busy_s
@@ -43,6 +45,8 @@ class Executor:
     inventory_dir: str
     say: Callable[[str], None]
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    # A shard at a time each, beside those of this machine.
+    far: tuple[Far, ...] = ()
     results: dict[str, HostResult] = field(default_factory=dict)
     # Why no further step begins; and whether a person said so, and not what came of the nodes.
     stopped: str = ""
@@ -53,6 +57,9 @@ class Executor:
         self._running: dict[str, Step] = {}
         self._done: dict[str, StepResult] = {}
         self._faults: list[BaseException] = []
+        # A shard that a worker has lost runs here, and not beside as many as this machine bears.
+        self._local = threading.Semaphore(self.workers)
+        self._lost: set[str] = set()
         # Seconds of the processors while shards ran that are done: of the whole machine, and of the shards.
         self._busy_s, self._own_s = 0.0, 0.0
 
@@ -85,9 +92,9 @@ class Executor:
 
     def _stage(self, left: deque[Step], stages: Sequence[Sequence[Step]]) -> None:
         last = left[-1]
-        threads = [
-            threading.Thread(target=self._work, args=(left,), daemon=True) for _ in range(min(self.workers, len(left)))
-        ]
+        far = self.far if last.part is Part.NODES else ()
+        slots = [*[None] * self.workers, *far][: len(left)] if len(left) > 1 else [None]
+        threads = [threading.Thread(target=self._work, args=(left, slot), daemon=True) for slot in slots]
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
@@ -112,16 +119,18 @@ class Executor:
                 if running:
                     self.say(text.progress(self.roll, self.results, wave, running, self._left(stages)))
 
-    def _work(self, left: deque[Step]) -> None:
+    def _work(self, left: deque[Step], far: Far | None) -> None:
         """Steps one after the other, until none is left or the roll is stopped."""
         try:
             while True:
                 with self._change:
                     if not left or (self.stopped and not self._closes(left[0])):
                         return
+                    if far is not None and far.place.name in self._lost:
+                        return
                     step = left.popleft()
                     self._running[step.name] = step
-                result = self._perform(step)
+                result = self._perform(step, far)
                 with self._change:
                     del self._running[step.name]
                     self._keep(step, result)
@@ -137,29 +146,42 @@ class Executor:
         self._done[step.name] = result
         merge(self.results, result.hosts, admission=step.part is Part.ADMIT)
 
-    def _perform(self, step: Step) -> StepResult:
+    def _perform(self, step: Step, far: Far | None) -> StepResult:
         """The result of a step: of the process that runs it already, or of one that is begun now."""
-        folder = self.book.step(step)
         while True:
-            with alone(folder) as lock:
-                if (result := result_in(folder)) is not None:
-                    return result
-                if (result := self._given_up(step, folder)) is not None:
-                    return result
-                self._write(step, folder)
-                with (folder / _LOG).open("ab") as log:
-                    process = subprocess.Popen(
-                        [sys.executable, "-m", "gpu_burnin.fleet.waves.worker", str(folder)],
-                        stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock],
-                        # It goes on when this one is killed, and the next one waits for the lock that it has.
-                        start_new_session=True,
-                    )  # fmt: skip
-            code = process.wait()
-            if (result := result_in(folder)) is not None:
+            with self._local if far is None else contextlib.nullcontext():
+                result, why = self._attempt(step, far)
+            if result is not None:
                 return result
-            with (folder / _LOST).open("a") as lost:
-                lost.write(f"its process ended with {code} and no result\n")
-            self.say(f"{step.name}: its process ended with {code} and no result; see {folder / _LOG}")
+            self.say(f"{step.name}: {why}")
+            if far is not None:
+                self._lost.add(far.place.name)
+                self.say(f"{step.name} is run here, when {far.place.name} has ended it; no further one begins there")
+                far = None
+
+    def _attempt(self, step: Step, far: Far | None) -> tuple[StepResult | None, str]:
+        """The result, or how its process was lost."""
+        folder = self.book.step(step)
+        with alone(folder) as lock:
+            if (result := result_in(folder)) is not None:
+                return result, ""
+            if (result := self._given_up(step, folder)) is not None:
+                return result, ""
+            self._write(step, folder, far)
+            with (folder / _LOG).open("ab") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "gpu_burnin.fleet.waves.worker", str(folder)],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock],
+                    # It goes on when this one is killed, and the next one waits for the lock that it has.
+                    start_new_session=True,
+                )  # fmt: skip
+        code = process.wait()
+        if (result := result_in(folder)) is not None:
+            return result, ""
+        where = f" on {far.place.name}" if far else ""
+        with (folder / _LOST).open("a") as lost:
+            lost.write(f"its process{where} ended with {code} and no result\n")
+        return None, f"its process{where} ended with {code} and no result; see {folder / _LOG}"
 
     def _given_up(self, step: Step, folder: Path) -> StepResult | None:
         """The result of a step whose processes were lost too often."""
@@ -175,7 +197,7 @@ class Executor:
         keep_result(folder, result)
         return result
 
-    def _write(self, step: Step, folder: Path) -> None:
+    def _write(self, step: Step, folder: Path, far: Far | None) -> None:
         order, inventory = self.roll.order, [str(self.book.inventory)]
         if step.part is Part.ADMIT:
             shards = {one.name: self._done[one.name] for one in self._shards(step.wave) if one.name in self._done}
@@ -186,12 +208,15 @@ class Executor:
             playbook=str((self.project / order.playbook).resolve()),
             inventory=tuple(inventory),
             arguments=(
-                *order.arguments, "-e", json.dumps({"inventory_dir": self.inventory_dir}), *self.kind.parts[step.part]
+                *order.arguments,
+                *(() if far else ("-e", json.dumps({"inventory_dir": self.inventory_dir}))),
+                *self.kind.parts[step.part],
             ),
             project=str(self.project),
             limit=self.kind.limits.get(step.part, ""),
             controller=step.part in self.kind.beside,
             seen=self.kind.seen.get(step.part, ()),
+            far=far,
         )  # fmt: skip
         made = to_json(job)
         assert isinstance(made, dict)
@@ -229,7 +254,9 @@ class Executor:
                 between.append(result.wall_s)
         waves = len({step.wave for step in itertools.chain.from_iterable(stages) if step.name in self._done}) or 1
         others = max(0.0, self._busy_s / self._own_s - 1) if self._own_s else 0.0
-        left_s = forecast.left_s(seen, list(ahead.values()), self.workers, self.cores, sum(between) / waves, others)
+        left_s = forecast.left_s(
+            seen, list(ahead.values()), self.workers + len(self.far), self.cores, sum(between) / waves, others
+        )
         return text.minutes(left_s)
 
     def _play(self, name: str) -> str:

@@ -20,15 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.fleet.waves import leftovers
+from gpu_burnin.fleet.waves import leftovers, near
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
-from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES, OUTPUT
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
 STEP = "step.json"
-OUTPUT = "output.log"
 # Of thousands of hosts each has a few hundred bytes.
 _MOST_BYTES = 64 << 20
 _LAST_LINES = 5
@@ -41,7 +40,7 @@ class Job:
     """What a step runs: ansible-playbook with these arguments and inventories, in the folder of the checkout.
 
     `limit` is --limit, "" for the hosts of the step, beside which `controller` has the plays of localhost too, and
-    `seen` has groups of others.
+    `seen` has groups of others. `far` is the worker that it runs on, None for this machine.
     """
 
     name: str
@@ -55,6 +54,7 @@ class Job:
     seen: tuple[str, ...] = ()
     # After which it is killed; 0: never.
     timeout_s: int = 0
+    far: near.Far | None = None
 
 
 class Killed(Exception):
@@ -68,13 +68,17 @@ def main() -> None:
     hosts = read_text(hosts_file(folder), _MOST_BYTES).split()
     # Forks of an Ansible that was killed go on with their tasks, on the hosts of this step.
     leftovers.end(FOLDER_VARIABLE, str(folder))
+    if why := near.end_patiently(folder):
+        failed = {host: HostResult(Outcome.FAILED, why) for host in hosts}
+        keep_result(folder, StepResult(job.name, 1, 0.0, 0.0, 0, failed))
+        return
     keep_result(folder, perform(folder, job, hosts))
 
 
 def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
     """Run ansible-playbook until every host has a result.
 
-    Raises OSError where the folder cannot be written, and Killed.
+    Raises OSError where the folder cannot be written, Killed, and near.Lost.
     """
     began_s, found, error = time.monotonic(), dict[str, HostResult](), ""
     rc, outcomes = play(folder, job, hosts)
@@ -106,6 +110,9 @@ def play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str
     """
     import ansible_runner
 
+    if job.far is not None:
+        inventory = Path(job.inventory[0])
+        return near.play(folder, job.far, job.playbook, job.project, job.arguments, hosts, inventory)
     (folder / OUTCOMES).unlink(missing_ok=True)
     limited = folder / LIMIT
     write_atomic(limited, "".join(f"{host}\n" for host in hosts).encode())

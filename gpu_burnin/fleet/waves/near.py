@@ -1,0 +1,286 @@
+"""A shard on a worker, from the controller: transmit it, process what comes back, and end what was left there."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, Any
+
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet import REPORTS, history
+from gpu_burnin.fleet.roll import documents
+from gpu_burnin.fleet.roll.documents import SCHEMA
+from gpu_burnin.fleet.waves import far, places, sent
+from gpu_burnin.fleet.waves.book import Book
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES, OUTPUT, PLAY
+from gpu_burnin.fleet.waves.places import Place
+from gpu_burnin.report.file_names import REPORT, REPORT_HTML
+from gpu_burnin.system.clock import rfc3339
+from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.files import write_atomic
+
+_NOTES = "remote"
+_UNKNOWN = "nobody knows what runs on a worker; look there, then remove it"
+# A worker that shows no sign of life for so long is lost.
+_SILENT_S = 120.0
+# A report is the longest line; what is longer is none, and its worker lost.
+_MOST_LINE_BYTES = 64 << 20
+# How long a shard waits until its worker ends what it left there.
+_WAIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Far:
+    """Where a shard runs: the worker, its home, and this controller's state directory and known_hosts."""
+
+    place: Place
+    home: str
+    state_dir: str
+    fleet_known_hosts: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """What may run on a worker. It is there before anything begins, and until all has ended."""
+
+    step: str
+    run: str
+    project: str
+    place: Place
+    schema: str = SCHEMA
+
+
+class Lost(Exception):
+    """The worker, or the connection to it, was lost: nobody knows how far the shard came."""
+
+
+def play(
+    folder: Path, at: Far, playbook: str, project: str, arguments: Sequence[str], hosts: Sequence[str], inventory: Path
+) -> tuple[int, Mapping[str, Any]]:
+    """A shard's ansible-playbook on a worker; its exit code, and what the callback kept. Raises Lost, GpuBurninError.
+
+    What comes back is of these hosts and of the names that are expected: a worker writes nothing else here.
+    """
+    run = f"{folder.name}-{uuid.uuid4().hex[:12]}"
+    there = far.scratch(at.home, run)
+    kept = folder.parents[1] / _NOTES / f"{run}.json"
+    documents.write(kept, to_json(Note(folder.name, run, project, at.place)))
+    with tempfile.TemporaryDirectory(prefix="muster-roll-") as private, (folder / OUTPUT).open("ab") as output:
+        made = Path(private) / "sent"
+        made.mkdir()
+        Book.keep_inventory(made, "inventory", sent.inventory(inventory.with_suffix(".json").read_bytes(), hosts))
+        write_atomic(made / LIMIT, "".join(f"{host}\n" for host in hosts).encode())
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(at.fleet_known_hosts, made / "known_hosts")
+        kwargs = _kwargs(there, at, playbook, project, arguments)
+        files = _stream(at.place, project, run, private, kwargs, output)
+        rc = files.pop("rc", None)
+    if rc is None:
+        raise Lost(f"the worker {at.place.name} was lost")
+    outcomes: Mapping[str, Any] = json.loads(files.pop(OUTCOMES, b"{}"))
+    problems = _keep(Path(at.state_dir), hosts, files)
+    try:
+        end(kept)
+    except GpuBurninError as error:
+        # It has come to its end there, and the next call looks once more.
+        problems.append(str(error))
+    if problems:
+        with (folder / OUTPUT).open("ab") as output:
+            output.write("".join(f"[WARNING]: {problem}\n" for problem in problems).encode())
+    return int(rc), outcomes
+
+
+def left_by(roll: Path, steps: Sequence[str] | None = None) -> list[Path]:
+    """The notes of what may run on workers, of these steps alone where they are named."""
+    found = sorted((roll / _NOTES).glob("*.json"))
+    return [path for path in found if steps is None or documents.read(Note, path, _UNKNOWN).step in steps]
+
+
+def end(path: Path) -> None:
+    """End what a note says, and remove the note. Raises GpuBurninError where it may still run."""
+    note = documents.read(Note, path, _UNKNOWN)
+    try:
+        places.ask(note.place, note.project, "end", note.run)
+    except GpuBurninError as error:
+        raise GpuBurninError(
+            f"{note.step} may still run on {note.place.name}, so it does not run elsewhere: {error}; call this again "
+            f"when that machine answers, or remove {path} when it is off for good"
+        ) from error
+    path.unlink(missing_ok=True)
+
+
+def end_patiently(folder: Path, wait_s: float = _WAIT_S, pause: Callable[[float], None] = time.sleep) -> str:
+    """End what runs of a step left on workers; why it may still run there after `wait_s`, "" where all has ended."""
+    until_s = time.monotonic() + wait_s
+    for path in left_by(folder.parents[1], (folder.name,)):
+        while path.exists():
+            try:
+                end(path)
+            except GpuBurninError as error:
+                if time.monotonic() >= until_s:
+                    return str(error)
+                write_atomic(folder / PLAY, b"waiting for its worker to end what it left there")
+                pause(10)
+    return ""
+
+
+def _kwargs(there: str, at: Far, playbook: str, project: str, arguments: Sequence[str]) -> dict[str, Any]:
+    fixed = {
+        "fleet_state_dir": f"{there}/{far.STATE}",
+        "fleet_known_hosts": f"{there}/sent/known_hosts",
+        "gpu_burnin_wheelhouse": f"{at.home}/.cache/muster/wheelhouse",
+        "gpu_burnin_reports_dir": f"{there}/{far.STATE}/{REPORTS}",
+    }
+    words = ["--pdeathsig", "KILL", str(Path(sys.executable).with_name("ansible-playbook")), playbook]
+    words += [*arguments, "-e", json.dumps(fixed), "--limit", f"@{there}/sent/{LIMIT}"]
+    return {
+        "project_dir": project,
+        "binary": "setpriv",
+        "cmdline": shlex.join(words),
+        "inventory": "sent/inventory",
+        "envvars": {
+            FOLDER_VARIABLE: there,
+            "ANSIBLE_HOST_KEY_CHECKING": "True",
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": far.sockets(there),
+        },
+        "only_failed_event_data": True,
+        "suppress_env_files": True,
+        "fact_cache_type": "memory",
+    }
+
+
+def _stream(
+    place: Place, project: str, run: str, private: str, kwargs: Mapping[str, Any], output: IO[bytes]
+) -> dict[str, Any]:
+    """Everything that came back, by its name, with `rc` where the run came to its end."""
+    from ansible_runner.streaming import Transmitter
+
+    process = subprocess.Popen(
+        places.command(place, project, "run", run), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output
+    )
+    assert process.stdin is not None and process.stdout is not None
+    done = threading.Event()
+    seen = _Lines(process.stdout)
+    try:
+        Transmitter(_output=process.stdin, private_data_dir=private, **kwargs).run()
+        for work in (_beat, _watch):
+            threading.Thread(target=work, args=(process, seen, done), daemon=True).start()
+        return _process(seen, private, output)
+    except OSError:
+        return {}
+    finally:
+        done.set()
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+class _Lines:
+    """Lines of a worker, and when the last one came."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self.last_s = time.monotonic()
+
+    def readline(self) -> bytes:
+        """The next one, b"" at the end."""
+        line = self._source.readline(_MOST_LINE_BYTES)
+        self.last_s = time.monotonic()
+        return line
+
+
+def _beat(process: subprocess.Popen[bytes], seen: _Lines, done: threading.Event) -> None:
+    """Tell the worker that this controller lives."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError, ValueError):
+        while not done.wait(far.BEAT_S):
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+
+
+def _watch(process: subprocess.Popen[bytes], seen: _Lines, done: threading.Event) -> None:
+    """Give a worker up that says nothing any more."""
+    while not done.wait(far.BEAT_S):
+        if time.monotonic() - seen.last_s > _SILENT_S:
+            process.kill()
+            return
+
+
+def _process(lines: _Lines, private: str, output: IO[bytes]) -> dict[str, Any]:
+    from ansible_runner.streaming import Processor
+
+    files: dict[str, Any] = {}
+
+    class Incoming(Processor):  # type: ignore[misc]
+        """Takes files as lines, and no archive: what a worker packs could be unpacked anywhere."""
+
+        def status_callback(self, status_data: Mapping[str, Any]) -> None:
+            self.status = status_data["status"]
+
+        def event_callback(self, event_data: Mapping[str, Any]) -> None:
+            if "rc" in event_data:
+                files["rc"] = event_data["rc"]
+            elif "file" in event_data:
+                files[str(event_data["file"])] = base64.b64decode(event_data["content"])
+            elif text := event_data.get("stdout"):
+                output.write(f"{text}\n".encode())
+
+        def artifacts_callback(self, artifacts_data: Mapping[str, Any]) -> None:
+            raise OSError("the worker sent an archive")
+
+    Incoming(_input=lines, private_data_dir=private, quiet=True).run()
+    return files
+
+
+def _keep(state: Path, hosts: Sequence[str], files: Mapping[str, bytes]) -> list[str]:
+    """Take a shard's reports, rates and history into the controller's own; what could not be taken into the last two.
+
+    Raises OSError where a report cannot be written.
+    """
+    reports, problems = [], list[str]()
+    for host in hosts:
+        for name in (REPORT_HTML, REPORT):
+            if (content := files.get(f"{REPORTS}/{host}/{name}")) is not None:
+                path = state / REPORTS / host / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, content)
+                reports += [path] * (name == REPORT)
+    try:
+        if reports:
+            from gpu_burnin.fleet.baseline import rates  # it needs numpy
+
+            problems += rates.take_in(state / rates.FILE, reports, datetime.now(UTC)).problems
+        if (content := files.get(history.FILE)) is not None:
+            problems += _keep_history(state / history.FILE, hosts, content)
+    except GpuBurninError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _keep_history(path: Path, hosts: Sequence[str], content: bytes) -> list[str]:
+    plays: dict[history.Play, dict[str, history.Result]] = {}
+    with tempfile.TemporaryDirectory(prefix="muster-roll-") as folder:
+        theirs = Path(folder) / history.FILE
+        theirs.write_bytes(content)
+        for host in hosts:
+            for one, result in history.of_host(theirs, host, "", "9"):
+                plays.setdefault(one, {})[host] = result
+    oldest = rfc3339(datetime.now(UTC) - timedelta(seconds=history.KEPT_S))
+    found = [history.record(path, one, results, oldest) for one, results in plays.items()]
+    return [problem for problem in found if problem]
