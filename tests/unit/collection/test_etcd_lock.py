@@ -66,7 +66,7 @@ def test_each_operation_on_the_control_plane_takes_the_lock_first_and_gives_it_b
 def test_no_other_playbook_changes_the_control_plane_of_a_running_fleet() -> None:
     # A phase is of upgrade.yml, and by itself of no host.
     others = {path.stem for path in ROOT.glob("playbooks/*.yml")} - set(OPERATIONS) - {"upgrade_phase"}
-    assert others == {"admit", "burnin", "driver_upgrade", "etcd_backup", "repair"}
+    assert others == {"admit", "burnin", "driver_upgrade", "etcd_backup", "fabric", "repair"}
 
 
 def play(tmp_path: Path, *states: str) -> str:

@@ -23,6 +23,7 @@ class Host:
         self.boot.write_text(f"{BOOT}\n")
         self.called: list[list[str]] = []
         self.active = False
+        self.state = "running"
         self.fails: dict[str, str] = {}
         self.working: list[dict[str, object]] = []
 
@@ -36,6 +37,8 @@ class Host:
                 return Output(3, "", f"one line\ngpu-burnin: {why}\n")
         if words[:2] == ["systemctl", "is-active"]:
             return Output(0 if self.active else 3, "active\n" if self.active else "inactive\n", "")
+        if words == ["systemctl", "is-system-running"]:
+            return Output(0 if self.state == "running" else 1, f"{self.state}\n", "")
         if "look" in words:
             return Output(0, json.dumps({"working": self.working}), "")
         if "offer" in words:
@@ -113,6 +116,16 @@ def test_a_host_that_was_booted_anew_or_hangs_is_not_waited_for(host: Host) -> N
     host.member().start("OFFER", "KEYS", 60)
     host.active = True
     assert "code" not in host.member().wait(0.0)
+
+
+def test_a_host_that_shuts_down_is_waited_for_until_its_connection_breaks(host: Host) -> None:
+    """Met on a host of the lab: the unit was gone, and the boot was still the old one."""
+    host.member().start("OFFER", "KEYS", 60)
+    for state, most in (("running", 1), ("stopping", 2)):
+        host.state, host.called[:] = state, []
+        host.member().start("OFFER", "KEYS", 60)
+        host.member().wait(0.1)
+        assert host.called.count(["systemctl", "is-system-running"]) == most, state
 
 
 def test_check_mode_tests_nothing(host: Host) -> None:

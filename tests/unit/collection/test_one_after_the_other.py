@@ -150,7 +150,8 @@ def test_there_are_no_other_ways() -> None:
     together = [play["name"] for _, play in ways()["serial max_fail_percentage rescue"] if play["serial"] != 1]
     assert together == ["Upgrade the nodes, one batch after the other"]
     fatal = [play for way, plays in ways().items() if "max_fail" in way for _, play in plays]
-    assert {play["max_fail_percentage"] for play in fatal} == {0}
+    # 0 of all, but of a phase's hosts in a shard of `muster roll`: test_upgrade_play.py.
+    assert {play["max_fail_percentage"] for play in fatal} == {0, "{{ upgrade_most_failed | default(0) }}"}
 
 
 NAMES = ("one", "two", "three", "four")

@@ -131,7 +131,7 @@ class Member:
         if not self.act or not (self.directory / _STARTED).exists():
             return found
         end_s = time.monotonic() + wait_s
-        while (code := self._code()) is None and self._running() and time.monotonic() < end_s:
+        while (code := self._code()) is None and self._goes_on() and time.monotonic() < end_s:
             time.sleep(_POLL_S)
         code = self._code() if code is None else code
         with contextlib.suppress(FileNotFoundError):
@@ -152,6 +152,10 @@ class Member:
             return int((self.directory / _ENDED).read_text(encoding="ascii"))
         except (FileNotFoundError, ValueError):
             return None
+
+    def _goes_on(self) -> bool:
+        """Whether there is something to wait for. A shutdown ends the unit first, and then the connection."""
+        return self._running() or self._systemctl("is-system-running") == "stopping"
 
     def _running(self) -> bool:
         return self._systemctl("is-active", self.unit) in ("active", "activating", "deactivating")
