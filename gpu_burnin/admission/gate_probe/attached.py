@@ -112,7 +112,8 @@ def look(api: KubeApi, wanted: Wanted) -> Gate:
             continue
         if place := changed_at(found, one):
             wrong.append(f"{name} was changed at {place}: the gate may be open")
-    changed = None if unknown else len(wrong)
+    # One that cannot be read hides nothing that was found of the others.
+    changed = len(wrong) if wrong or not unknown else None
     refused = None
     try:
         refused = refuses(api, enforcing=wanted.enforcing)
@@ -161,7 +162,7 @@ class Watch:
         if gate.exit_code == EXIT_PASS and (before is None or before.exit_code != EXIT_PASS):
             say("the gate is in force")
         self._gate, self._looked_s = gate, self._clock()
-        if gate.refused is not None:
+        if gate.refused is not None and not gate.unknown:
             self._checked_s = self._looked_s
         return gate
 
@@ -172,12 +173,12 @@ class Watch:
             time.sleep(self._every_s)
 
     def numbers(self) -> bytes:
-        """For Prometheus. What could not be asked has no number, only the time of the last answer."""
+        """For Prometheus. What could not be asked has no number, only the time of the last whole look."""
         gate = self._gate or Gate((), ())
         found = (
             ("gate_refused", "1 when a node without the taint was refused by the gate.", gate.refused),
             ("gate_objects_changed", "Objects of the gate that are gone or not as they were written.", gate.changed),
-            ("gate_checked_timestamp_seconds", "When the API server last gave an answer.", round(self._checked_s)),
+            ("gate_checked_timestamp_seconds", "When the whole gate was last looked at.", round(self._checked_s)),
         )
         return page("muster_", (Family(name, "gauge", text, (({}, value),)) for name, text, value in found)).encode()
 

@@ -184,6 +184,7 @@ def approve(
 
     With neither it is trusted on first use, which the ledger says. Exit code 1 when one was not approved.
     """
+    from gpu_burnin.admission.client import Conflict
     from gpu_burnin.api.enrolment import Decision
     from gpu_burnin.api.levels import LEVEL_NAMES
     from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
@@ -201,7 +202,7 @@ def approve(
     of_file = expected.of_file(expect) if expect is not None else None
     kubeconfig, domain = place
     api, keys = connect(kubeconfig), Names(domain)
-    wanted = marks or {one.name: "" for one in approving.claims(api, keys) if one.decision is None and one.claim}
+    wanted = marks or {one.name: "" for one in approving.claims(api, keys) if one.decision is None}
     failed = []
     with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
         for name, mark in wanted.items():
@@ -218,6 +219,9 @@ def approve(
                     allow_simulated=allow_simulated,
                     again=again,
                 )
+            except Conflict:
+                failed.append(name)
+                click.echo(f"{name}: somebody else has changed it meanwhile; approve it again", err=True)
             except GpuBurninError as error:
                 failed.append(name)
                 click.echo(str(error), err=True)

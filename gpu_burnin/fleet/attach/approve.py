@@ -30,7 +30,7 @@ from gpu_burnin.api.enrolment import (
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document, parse
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.attach.expected import Compare, first_use
+from gpu_burnin.fleet.attach.expected import COMPARED, Compare, first_use
 from gpu_burnin.fleet.image.enrolments import decide
 from gpu_burnin.system.codec import to_json
 
@@ -51,12 +51,14 @@ def claims(api: KubeApi, names: Names) -> list[Claimed]:
     """All of them. Raises ApiError."""
     found = []
     for item in api.items(enrolments_path(names), "list the NodeEnrolments"):
-        enrolment = parse_enrolment(item)
+        decision = None
         try:
+            enrolment = parse_enrolment(item)
+            decision = enrolment.spec.decision
             claim, why = claim_of(enrolment), ""
         except EnrolmentError as error:
             claim, why = None, str(error)
-        found.append(Claimed(enrolment.name, claim, enrolment.spec.decision, why))
+        found.append(Claimed(str(item["metadata"]["name"]), claim, decision, why))
     return sorted(found, key=lambda one: one.name)
 
 
@@ -99,13 +101,24 @@ def approve(
     if old is None:
         made = document(NodeAdmission(node, Spec(identity=identity, evidence=Proof(level=level))), names)
         api.create(admissions_path(names), made, f"create the NodeAdmission of {node}")
-    elif old.spec.identity != identity:
-        # Merged: what a number says of the old key does not count for the new one.
-        change = {"spec": {"identity": {"carriedSequence": None, **to_json(identity)}}}
+    elif old.spec.identity != (changed := with_known(identity, old.spec.identity)):
+        change = {"spec": {"identity": to_json(changed)}}
         api.merge(admissions_path(names, node), change, f"write the NodeAdmission of {node}")
     if enrolment.spec.decision is None:
         decide(api, names, enrolment, replace(decision, why=f"{decision.why}: {trust.why}"))
     return claim
+
+
+def with_known(new: Identity, old: Identity) -> Identity:
+    """With what is known of the same key: that it was compared once, and the numbers that it has signed. Pure."""
+    if old.host_key != new.host_key:
+        return new
+    return replace(
+        new,
+        trust=COMPARED if old.trust == COMPARED else new.trust,
+        carried_sequence=old.carried_sequence,
+        carried_report_sha256=old.carried_report_sha256,
+    )
 
 
 def doubts_of(

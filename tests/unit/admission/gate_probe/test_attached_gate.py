@@ -53,6 +53,7 @@ def test_where_it_differs_is_named(found: dict[str, Any], place: str) -> None:
 
 OPEN = Gate(("it is gone",), (), refused=False, changed=1)
 SILENT = Gate((), ("it does not answer",))
+HIDDEN = Gate((), ("you may not read it",), refused=True, changed=None)
 CLOSED = Gate((), (), refused=True, changed=0)
 FLEET = Path(__file__).resolve().parents[4] / "roles/fleet_monitoring/files/rules/gate.yml"
 
@@ -64,13 +65,15 @@ def watched(monkeypatch: pytest.MonkeyPatch, found: list[Gate], now_s: list[floa
 
 def test_the_numbers_are_those_of_the_last_look_and_what_is_unknown_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, said = [1000.0], list[str]()
-    watch = watched(monkeypatch, [CLOSED, CLOSED, OPEN, SILENT, CLOSED], now_s)
+    watch = watched(monkeypatch, [CLOSED, CLOSED, OPEN, SILENT, HIDDEN, CLOSED], now_s)
     for page in (
         {"refused 1", "objects_changed 0", "checked_timestamp_seconds 1000"},
         {"refused 1", "objects_changed 0", "checked_timestamp_seconds 1060"},
         {"refused 0", "objects_changed 1", "checked_timestamp_seconds 1120"},
         # An old answer is none: the alert on its time fires.
         {"checked_timestamp_seconds 1120"},
+        # Nor is one beside an object that somebody keeps from being read.
+        {"refused 1", "checked_timestamp_seconds 1120"},
     ):
         watch.look(said.append)
         lines = watch.numbers().decode().splitlines()
@@ -117,7 +120,9 @@ def test_what_the_api_server_does_not_say_is_unknown(monkeypatch: pytest.MonkeyP
         return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}}
 
     gate = attached.look(Api(), attached.Wanted([policy("a"), policy("b")], True))  # type: ignore[arg-type]
-    assert (len(gate.wrong), len(gate.unknown), gate.refused, gate.changed) == (1, 2, None, None)
+    assert (len(gate.wrong), len(gate.unknown), gate.refused, gate.changed) == (1, 2, None, 1)
+    hidden = attached.look(Api(), attached.Wanted([policy("b")], True))  # type: ignore[arg-type]
+    assert hidden.changed is None and hidden.wrong == ()
 
 
 def test_the_alerts_are_the_fleets_by_name_and_read_what_the_probe_tells() -> None:

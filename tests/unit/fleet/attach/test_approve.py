@@ -13,7 +13,8 @@ from gpu_burnin.api.attached import ENROLLED_BY_AGENT
 from gpu_burnin.api.enrolment import Claim, Enrolment, EnrolmentSpec
 from gpu_burnin.api.record import Identity, NodeAdmission, Spec
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.attach.approve import current_cluster, doubts_of, with_token
+from gpu_burnin.fleet.attach.approve import current_cluster, doubts_of, with_known, with_token
+from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE
 
 KEY, MACHINE = "ssh-ed25519 AAAA", "a" * 32
 CLAIM = Claim("gpu-1", ENROLLED_BY_AGENT, KEY, MACHINE, "b", "", "0" * 64)
@@ -42,6 +43,15 @@ def entry(name: str, **identity: Any) -> dict[str, NodeAdmission]:
 def test_what_is_in_doubt_is_named(node: object, ledger: dict[str, NodeAdmission], again: bool, words: str) -> None:
     found = doubts_of(ENROLMENT, CLAIM, node, ledger, again=again)  # type: ignore[arg-type]
     assert (words in " ".join(found)) if words else found == []
+
+
+def test_what_is_known_of_a_key_stays_and_does_not_count_for_another_one() -> None:
+    old = Identity(host_key=KEY, trust=COMPARED, carried_sequence=7, carried_report_sha256="c" * 64)
+    again = with_known(Identity(host_key=KEY, trust=FIRST_USE), old)
+    assert again == old
+    other = Identity(host_key="ssh-ed25519 BBBB", trust=FIRST_USE)
+    assert with_known(other, old) == other
+    assert with_known(replace(old, trust=COMPARED), replace(old, trust=FIRST_USE)).trust == COMPARED
 
 
 def test_a_machine_of_an_image_is_not_approved_here() -> None:
