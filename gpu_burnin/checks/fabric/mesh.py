@@ -27,6 +27,8 @@ _BEATS = 5
 # To hear why others end, and for them to read it.
 MOST_PART_S = 2.0
 _MOST_WORD = 200
+# Nobody comes to a step before all have come to the one before it; rank 0 may have begun the next.
+_MOST_AHEAD = 2
 _NO_MESSAGE = "it sent what is no message of a test between nodes"
 
 
@@ -193,6 +195,8 @@ class Mesh:
                 self.closing.set()
             elif (step := int(message["step"])) <= self._settled:
                 pass  # the same on another rail
+            elif step > self._step + _MOST_AHEAD:
+                raise ValueError("a step that nobody can have come to")
             elif message["kind"] == "value":
                 self._values.setdefault(step, {})[link.rank] = message["value"]
             elif message["kind"] == "all" and link.rank == 0:
@@ -211,7 +215,9 @@ class Mesh:
             what = "large messages of this member do" if mine == MTU else "what this member sends does"
             self.blame(link.rank, mine, f"{what} not come through to it", (link.rail,))
         outcome = gravest([one for one in faults.values() if one in OUTCOMES] or [STALLED])
-        self.word = self.word or Word(link.rank, outcome, str(message["why"])[:_MOST_WORD])
+        # A flipped bit makes a control character of a letter, and what this member signs has none.
+        why = "".join(one if one.isprintable() else "?" for one in str(message["why"])[:_MOST_WORD])
+        self.word = self.word or Word(link.rank, outcome, why)
         self.closing.set()
         self.fail()
 

@@ -178,8 +178,10 @@ def _given_back(keep: Keeper, stop: _Stop) -> Iterator[None]:
         _say("the nodes are kept from work until their tests are over: their holds end by themselves within hours")
         raise
     except BaseException:
-        with contextlib.suppress(GpuBurninError):
+        try:
             keep.release()
+        except GpuBurninError as error:
+            _say(str(error))
         raise
     keep.release()
 

@@ -14,15 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from gpu_burnin.api.fabric_documents import BOOT_ID
 from gpu_burnin.api.rendezvous import FabricTest, Member, keys_text
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import Misfit, from_json, to_json
-from gpu_burnin.system.files import parse_json, read_bytes, write_atomic
+from gpu_burnin.system.files import MOST_BYTES, parse_json, read_bytes, write_atomic
 
 # The inventory's group of those that are in the round.
 GROUP = "fabric_members"
 _ROUND, _PLAYED, _TEST_ID = "round.json", "played", "fabric_test_id"
 _MOST_BYTES = 64 << 20
+# Of what a host says.
+_MOST_SENTENCE, _MOST_WORKING = 600, 64
 # Stands for the boot of a member that did not answer: its partner is to find it gone.
 UNKNOWN_BOOT = "00000000-0000-0000-0000-000000000000"
 _T = TypeVar("_T")
@@ -111,8 +114,12 @@ class RoundFolder:
         self._write(_PLAYED, b"")
 
     def keep_presence(self, host: str, presence: Presence) -> None:
-        """Keep what a host said before its test."""
-        self._write(f"present/{host}", json.dumps(to_json(presence)).encode())
+        """Keep what a host said before its test. Raises Misfit for what is no answer."""
+        known = from_json(Presence, to_json(presence))
+        if not BOOT_ID.fullmatch(known.boot_id):
+            raise Misfit("boot_id is not of its form")
+        known = replace(known, working=tuple(map(_fit, known.working[:_MOST_WORKING])), problem=_fit(known.problem))
+        self._write(f"present/{host}", json.dumps(to_json(known)).encode())
 
     def presence(self, host: str) -> Presence | None:
         """What a host said before its test; None where it did not answer. Raises GpuBurninError."""
@@ -154,8 +161,11 @@ class RoundFolder:
             return None
 
     def keep_answer(self, host: str, answer: Answer) -> None:
-        """Keep what a host gave after its test."""
-        self._write(f"answers/{host}", json.dumps(to_json(answer)).encode())
+        """Keep what a host gave after its test; a view that can be none is kept as such. Raises Misfit."""
+        known = from_json(Answer, to_json(answer))
+        view = known.view if known.view.isascii() and len(known.view) <= MOST_BYTES else "unreadable"
+        known = replace(known, view=view, problem=_fit(known.problem))
+        self._write(f"answers/{host}", json.dumps(to_json(known)).encode())
 
     def answer(self, host: str) -> Answer | None:
         """What a host gave after its test; None where it is silent. Raises GpuBurninError."""
@@ -174,6 +184,11 @@ class RoundFolder:
             raise GpuBurninError(
                 f"{path} cannot be read ({error}); remove {self.path}: its round is run again"
             ) from error
+
+
+def _fit(text: str) -> str:
+    """What a host says, so that it can be shown and written anywhere."""
+    return "".join(one if one.isprintable() else "?" for one in text[:_MOST_SENTENCE])
 
 
 def _in_boot(member: Member, presence: Presence | None) -> Member:

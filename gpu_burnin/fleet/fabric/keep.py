@@ -89,11 +89,22 @@ class InLedger:
         return left
 
     def release(self) -> None:
-        """Give back every node that this user holds for a run. Raises GpuBurninError."""
+        """Give back every node that is held for this run. Raises GpuBurninError, after all were tried.
+
+        Those of other runs end by their time: another controller may test them.
+        """
+        kept: dict[str, str] = {}
         for record in self.cluster.records().values():
-            if ours(record.spec.hold, self.cluster.me):
-                self._give_back(record.name)
+            if record.spec.hold is not None and ours(record.spec.hold, self.cluster.me, self._why):
+                try:
+                    self._give_back(record.name)
+                except GpuBurninError as error:
+                    kept[record.name] = str(error)
         self.out.clear()
+        if kept:
+            raise GpuBurninError(
+                f"{listed(list(kept))}: still kept from work, until the hold's own end: {next(iter(kept.values()))}"
+            )
 
     def _hold(self, name: str, for_s: float) -> None:
         def renewed(record: NodeAdmission) -> Mapping[str, Ask | None] | None:
@@ -138,9 +149,9 @@ class InLedger:
         return {}
 
 
-def ours(ask: Ask | None, me: str) -> bool:
-    """Whether a hold is a fabric run's of this user."""
-    return ask is not None and ask.who == me and ask.why.startswith(WHY)
+def ours(ask: Ask | None, me: str, why: str = WHY) -> bool:
+    """Whether a hold is a fabric run's of this user; of the run of this `why` alone where it is given."""
+    return ask is not None and ask.who == me and ask.why.startswith(why)
 
 
 def work(pods: Sequence[Pod]) -> str:

@@ -105,6 +105,8 @@ def running(directory: Path, mine: Owner, proc: Path = Path("/proc"), *, shared:
 def lost(directory: Path, mine: Owner) -> str:
     """Why this run may not go on: somebody lifted its lock, and another run has it now; "" where it may."""
     found = read(directory)
+    if found is None and not _share_of(directory, mine).exists():
+        found = next((held for _, held in _sharing(directory) if held.owner != mine), None)
     if found is None or found.owner == mine:
         return ""
     return f"its lock was lifted, and {found.who} {found.what} since {found.since}"
@@ -170,8 +172,15 @@ def _share_of(directory: Path, owner: Owner) -> Path:
 
 
 def _sharing(directory: Path) -> list[tuple[Path, Lock]]:
-    """Those that have a share of it, dead ones too."""
-    return [(path, documents.read(Lock, path)) for path in sorted(directory.glob(_SHARED))]
+    """Those that have a share of it, dead ones too; not those that give it back just now."""
+    found = []
+    for path in sorted(directory.glob(_SHARED)):
+        try:
+            found.append((path, documents.read(Lock, path)))
+        except GpuBurninError:
+            if path.exists():
+                raise
+    return found
 
 
 def _describe(old: Lock, path: Path, mine: Owner) -> str:

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,6 +38,7 @@ _UNKNOWN = "nobody knows what runs on a worker; look there, then remove it"
 _SILENT_S = 120.0
 # A report is the longest line; what is longer is none, and its worker lost.
 _MOST_LINE_BYTES = 64 << 20
+_REPORT_FILES = (REPORT_HTML, REPORT)
 # How long a shard waits until its worker ends what it left there.
 _WAIT_S = 300.0
 
@@ -86,7 +87,8 @@ def play(
         with contextlib.suppress(FileNotFoundError):
             shutil.copy(at.fleet_known_hosts, made / "known_hosts")
         kwargs = _kwargs(there, at, playbook, project, arguments)
-        files = _stream(at.place, project, run, private, kwargs, output)
+        expected = {OUTCOMES, history.FILE, *(f"{REPORTS}/{host}/{name}" for host in hosts for name in _REPORT_FILES)}
+        files = _stream(at.place, project, run, private, kwargs, output, expected)
         rc = files.pop("rc", None)
     if rc is None:
         raise Lost(f"the worker {at.place.name} was lost")
@@ -164,7 +166,13 @@ def _kwargs(there: str, at: Far, playbook: str, project: str, arguments: Sequenc
 
 
 def _stream(
-    place: Place, project: str, run: str, private: str, kwargs: Mapping[str, Any], output: IO[bytes]
+    place: Place,
+    project: str,
+    run: str,
+    private: str,
+    kwargs: Mapping[str, Any],
+    output: IO[bytes],
+    expected: Collection[str],
 ) -> dict[str, Any]:
     """Everything that came back, by its name, with `rc` where the run came to its end."""
     from ansible_runner.streaming import Transmitter
@@ -179,7 +187,7 @@ def _stream(
         Transmitter(_output=process.stdin, private_data_dir=private, **kwargs).run()
         for work in (_beat, _watch):
             threading.Thread(target=work, args=(process, seen, done), daemon=True).start()
-        return _process(seen, private, output)
+        return _process(seen, private, output, expected)
     except OSError:
         return {}
     finally:
@@ -222,7 +230,7 @@ def _watch(process: subprocess.Popen[bytes], seen: _Lines, done: threading.Event
             return
 
 
-def _process(lines: _Lines, private: str, output: IO[bytes]) -> dict[str, Any]:
+def _process(lines: _Lines, private: str, output: IO[bytes], expected: Collection[str]) -> dict[str, Any]:
     from ansible_runner.streaming import Processor
 
     files: dict[str, Any] = {}
@@ -237,7 +245,8 @@ def _process(lines: _Lines, private: str, output: IO[bytes]) -> dict[str, Any]:
             if "rc" in event_data:
                 files["rc"] = event_data["rc"]
             elif "file" in event_data:
-                files[str(event_data["file"])] = base64.b64decode(event_data["content"])
+                if event_data["file"] in expected:
+                    files[str(event_data["file"])] = base64.b64decode(event_data["content"])
             elif text := event_data.get("stdout"):
                 output.write(f"{text}\n".encode())
 
@@ -255,7 +264,7 @@ def _keep(state: Path, hosts: Sequence[str], files: Mapping[str, bytes]) -> list
     """
     reports, problems = [], list[str]()
     for host in hosts:
-        for name in (REPORT_HTML, REPORT):
+        for name in _REPORT_FILES:
             if (content := files.get(f"{REPORTS}/{host}/{name}")) is not None:
                 path = state / REPORTS / host / name
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -154,8 +154,9 @@ def play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str
         shutil.rmtree(sockets, ignore_errors=True)
         # It has the environment in it.
         shutil.rmtree(private, ignore_errors=True)
-    if run.rc is None:
-        raise Killed(f"{job.name}: ansible-playbook was killed")
+    # ansible-runner has an exit code of its own for a run that it ended at the timeout.
+    if run.rc is None or run.status == "timeout":
+        raise Killed(f"{job.name}: ansible-playbook was killed{'' if run.rc is None else f' after {job.timeout_s} s'}")
     try:
         kept: Mapping[str, Any] = parse_json(read_text(folder / OUTCOMES, _MOST_BYTES))
     except FileNotFoundError:

@@ -116,6 +116,8 @@ def test_a_host_that_was_booted_anew_or_hangs_is_not_waited_for(host: Host) -> N
     host.member().start("OFFER", "KEYS", 60)
     host.active = True
     assert "code" not in host.member().wait(0.0)
+    # Its node may get work now.
+    assert ["systemctl", "stop", "fabric.service"] in host.called
 
 
 def test_a_host_that_shuts_down_is_waited_for_until_its_connection_breaks(host: Host) -> None:

@@ -14,6 +14,7 @@ from ansible_collections.muster.fleet.plugins.action.fabric_test import ActionMo
 from gpu_burnin.api.rendezvous import FabricTest, Kind, Member, Nic
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, Answer, Number, Presence, RoundFolder
+from gpu_burnin.system.codec import Misfit
 
 RUN = "6f1d9c0e-5a6b-4c3d-8e2f-000000000001"
 BOOT, NEXT_BOOT = "0b1c2d3e-0000-4000-8000-000000000001", "0b1c2d3e-0000-4000-8000-000000000002"
@@ -127,3 +128,29 @@ def test_a_host_without_a_test_and_a_folder_that_is_broken_are_told(folder: Roun
     (folder.path / "present/gpu-1").write_text("{")
     with pytest.raises(GpuBurninError, match=r"present/gpu-1 cannot be read .*; remove "):
         folder.presence("gpu-1")
+
+
+def test_whatever_a_host_answers_is_its_own_matter(folder: RoundFolder) -> None:
+    """No answer stops the round of the others, or reaches a terminal as it is."""
+    looked = action("gpu-1", lambda **_: {"boot_id": NEXT_BOOT, "working": ["a\x1b[2J"], "problem": "x\ud800"})
+    looked._phase(folder, "look", None)
+    found = folder.presence("gpu-1")
+    assert found is not None and found.working == ("a?[2J",) and found.problem == "x?"
+    for bad in ({"boot_id": []}, {"boot_id": "none"}, {"problem": 7}):
+        said = {"boot_id": NEXT_BOOT, "working": [], "problem": "", **bad}
+        with pytest.raises(Misfit):
+            action("gpu-2", lambda said=said, **_: said)._phase(folder, "look", None)  # type: ignore[misc]
+    folder.keep_answer("gpu-2", Answer(NEXT_BOOT, 0, "view \ud800", ""))
+    kept = folder.answer("gpu-2")
+    assert kept is not None and kept.view == "unreadable"
+
+
+def test_a_host_on_which_the_module_fails_is_no_finding_of_the_fabric(folder: RoundFolder) -> None:
+    failed = {"failed": True, "msg": "No space left on device"}
+    action("gpu-1", lambda **_: failed)._phase(folder, "look", None)
+    found = folder.presence("gpu-1")
+    assert found is not None and found.hindrance == "No space left on device"
+    folder.keep_offer(7, "OFFER")
+    action("gpu-2", lambda **_: failed)._phase(folder, "start", 7)
+    answer = folder.answer("gpu-2")
+    assert answer is not None and answer.hindrance == "No space left on device"

@@ -102,6 +102,28 @@ def test_idle_nodes_are_held_until_a_time_and_given_back() -> None:
     assert all(entry.spec.hold is None for entry in ledger.entries.values())
 
 
+def test_all_are_given_back_but_the_one_that_cannot_be_and_another_runs_nodes_stay() -> None:
+    class Stubborn(Ledger):
+        broken = False
+
+        def change(self, name: str, asks: Callable[[NodeAdmission], Mapping[str, Any] | None]) -> bool:
+            if self.broken and name == "gpu-1":
+                raise GpuBurninError("gpu-1: it is gone")
+            return super().change(name, asks)
+
+    ledger = Stubborn({name: record(name) for name in ("gpu-1", "gpu-2", "gpu-3")})
+    other = ask(ME, "fabric run another", until="2099-01-01T00:00:00Z")
+    ledger.entries["gpu-3"] = record("gpu-3", State.HELD, hold=other)
+    keep = keeper(ledger)
+    keep.take(["gpu-1", "gpu-2"], 300.0)
+    ledger.broken = True
+    with pytest.raises(
+        GpuBurninError, match="gpu-1: still kept from work, until .* gpu-1: it is gone"
+    ):
+        keep.release()
+    assert ledger.entries["gpu-2"].spec.hold is None and ledger.entries["gpu-3"].spec.hold == other
+
+
 def test_a_hold_is_renewed_when_the_next_round_needs_it_longer_and_not_before() -> None:
     ledger, clock = Ledger({"gpu-1": record("gpu-1")}), Clock()
     keep = keeper(ledger, clock)

@@ -120,3 +120,12 @@ def test_the_shares_of_dead_runs_keep_nobody_out_and_are_removed(tmp_path: Path,
     lock.write(tmp_path, OTHER)
     assert lock.take(tmp_path, MINE, proc, shared=True).startswith("bob upgrades drivers")
     assert lock.read(tmp_path) is None
+
+
+def test_a_run_whose_lock_was_lifted_sees_those_that_share_it_now(tmp_path: Path, proc: Path) -> None:
+    lock.take(tmp_path, MINE, proc)
+    assert lock.lost(tmp_path, MINE.owner) == ""
+    lock.path_of(tmp_path).unlink()
+    lock.take(tmp_path, OTHER, proc, shared=True)
+    assert lock.lost(tmp_path, MINE.owner).startswith("its lock was lifted, and bob upgrades drivers")
+    assert lock.lost(tmp_path, OTHER.owner) == ""

@@ -14,7 +14,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import o
 from ansible_collections.muster.fleet.plugins.modules.fabric_test import ARGUMENT_SPEC
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.fabric.folder import Answer, Presence, RoundFolder
+from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, Answer, Presence, RoundFolder
+from gpu_burnin.system.codec import Misfit
 
 # A host that is booted anew is looked for so often.
 _RETRY_S = 5.0
@@ -36,6 +37,9 @@ class ActionModule(ActionBase):
             done = self._phase(RoundFolder(Path(given["round_directory"])), given["phase"], given["test"])
         except GpuBurninError as error:
             return {**result, "failed": True, "msg": str(error)}
+        except (Misfit, KeyError, TypeError, ValueError) as error:
+            # Whatever a node answers is its own matter, and not that of the round.
+            return {**result, "failed": True, "msg": f"{self._host}: its answer is none of fabric_test ({error})"}
         except OSError as error:
             return {**result, "failed": True, "msg": f"the controller: {os_error(error)}"}
         return {**result, **done}
@@ -43,9 +47,10 @@ class ActionModule(ActionBase):
     def _phase(self, folder: RoundFolder, phase: str, test: int | None) -> Mapping[str, Any]:
         if phase == "look":
             done = self._module()
+            found = Presence(UNKNOWN_BOOT, (), str(done.get("msg") or "its part cannot be read"))
             if not done.get("failed"):
                 found = Presence(done["boot_id"], tuple(done["working"]), done["problem"])
-                folder.keep_presence(self._host, found)
+            folder.keep_presence(self._host, found)
             return done
         if test is None:
             raise GpuBurninError(
@@ -59,8 +64,8 @@ class ActionModule(ActionBase):
         if phase == "wait":
             return self._wait(folder, offer[1].timestamp())
         done = self._module(document=offer[0].decode(), keys=folder.keys(test))
-        if done.get("problem"):
-            folder.keep_answer(self._host, _refused(folder, self._host, done["problem"]))
+        if why := _hindrance(done):
+            folder.keep_answer(self._host, _refused(folder, self._host, why))
         return done
 
     def _offer(self, folder: RoundFolder, test: int) -> Mapping[str, Any]:
@@ -70,8 +75,8 @@ class ActionModule(ActionBase):
         done = dict(self._module(document=agreed.canonical().decode()))
         if offer := done.pop("offer", ""):
             folder.keep_offer(test, offer)
-        elif done.get("problem"):
-            folder.keep_answer(self._host, _refused(folder, self._host, done["problem"]))
+        elif why := _hindrance(done):
+            folder.keep_answer(self._host, _refused(folder, self._host, why))
         return done
 
     def _wait(self, folder: RoundFolder, offered_s: float) -> Mapping[str, Any]:
@@ -99,6 +104,11 @@ class ActionModule(ActionBase):
     def _module(self, **more: Any) -> Mapping[str, Any]:
         done: Mapping[str, Any] = self._execute_module(module_args={**self._given, **more}, task_vars=self._vars)
         return done
+
+
+def _hindrance(done: Mapping[str, Any]) -> str:
+    """Why a host could not do its part, "" where it could: also where the module itself failed on it."""
+    return str(done.get("problem") or (done.get("msg") if done.get("failed") else "") or "")
 
 
 def _refused(folder: RoundFolder, host: str, problem: str) -> Answer:

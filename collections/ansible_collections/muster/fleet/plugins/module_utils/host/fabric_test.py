@@ -134,6 +134,9 @@ class Member:
         while (code := self._code()) is None and self._goes_on() and time.monotonic() < end_s:
             time.sleep(_POLL_S)
         code = self._code() if code is None else code
+        if code is None and self._running():
+            # Its node may get work when this is over.
+            self._systemctl("stop", self.unit)
         with contextlib.suppress(FileNotFoundError):
             found["view"] = (self.directory / _VIEW).read_text(encoding="utf-8", errors="replace")
         if code is not None:
