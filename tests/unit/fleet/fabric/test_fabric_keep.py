@@ -117,9 +117,7 @@ def test_all_are_given_back_but_the_one_that_cannot_be_and_another_runs_nodes_st
     keep = keeper(ledger)
     keep.take(["gpu-1", "gpu-2"], 300.0)
     ledger.broken = True
-    with pytest.raises(
-        GpuBurninError, match="gpu-1: still kept from work, until .* gpu-1: it is gone"
-    ):
+    with pytest.raises(GpuBurninError, match=r"gpu-1: still kept from work, until .* gpu-1: it is gone"):
         keep.release()
     assert ledger.entries["gpu-2"].spec.hold is None and ledger.entries["gpu-3"].spec.hold == other
 

@@ -167,6 +167,7 @@ def test_a_shard_runs_on_a_worker_which_gets_no_secret_and_keeps_nothing(site: S
     assert b"vault" not in transmitted.lower()
 
 
+@pytest.mark.soak
 def test_what_a_killed_worker_began_is_ended_before_it_runs_elsewhere(site: Site) -> None:
     process = site.start(*NO_WAVES)
     wait_until(lambda: len(site.notes("begin")) == 4)
@@ -180,6 +181,7 @@ def test_what_a_killed_worker_began_is_ended_before_it_runs_elsewhere(site: Site
     assert sorted(host for host, _ in site.notes("begin")) == sorted([*NODES, *hosts])
 
 
+@pytest.mark.soak
 def test_after_a_kill_of_the_controller_the_next_call_finds_the_shard_on_the_worker(site: Site) -> None:
     first = site.start(*NO_WAVES)
     wait_until(lambda: len(site.notes("begin")) == 4)
