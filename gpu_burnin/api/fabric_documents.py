@@ -19,6 +19,7 @@ from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import MOST_BYTES, parse_json
+from gpu_burnin.system.prose import printable
 
 NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._]{0,251}[A-Za-z0-9])?", re.ASCII)
 BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -72,7 +73,7 @@ class Signed:
 
 def reason(error: ValueError) -> str:
     """Why a document is none, fit for a terminal and a log: parts of it are what a stranger has written."""
-    text = "".join(character if character.isprintable() else "?" for character in str(error))
+    text = printable(str(error))
     return text if len(text) <= _MOST_REASON_CHARS else f"{text[: _MOST_REASON_CHARS - 3]}..."
 
 

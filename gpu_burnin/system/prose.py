@@ -20,6 +20,11 @@ _HELD = "\N{NO-BREAK SPACE}"
 _UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-fA-F]{8})-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b")
 
 
+def printable(text: str) -> str:
+    """What somebody else wrote, with "?" for each character that a terminal would take for a command."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
     """`text` as lines of at most `width` characters; a longer word, such as a path, stays whole, and so does `code`.
 

@@ -19,6 +19,7 @@ from gpu_burnin.checks.fabric.link import Frame, Link
 from gpu_burnin.checks.fabric.meeting import Meeting
 from gpu_burnin.checks.fabric.result import MTU, OUTCOMES, STALLED, gravest
 from gpu_burnin.system.codec import Misfit, from_json, to_json
+from gpu_burnin.system.prose import printable
 
 T = TypeVar("T")
 
@@ -216,8 +217,7 @@ class Mesh:
             self.blame(link.rank, mine, f"{what} not come through to it", (link.rail,))
         outcome = gravest([one for one in faults.values() if one in OUTCOMES] or [STALLED])
         # A flipped bit makes a control character of a letter, and what this member signs has none.
-        why = "".join(one if one.isprintable() else "?" for one in str(message["why"])[:_MOST_WORD])
-        self.word = self.word or Word(link.rank, outcome, why)
+        self.word = self.word or Word(link.rank, outcome, printable(str(message["why"])[:_MOST_WORD]))
         self.closing.set()
         self.fail()
 

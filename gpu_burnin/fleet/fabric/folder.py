@@ -19,6 +19,7 @@ from gpu_burnin.api.rendezvous import FabricTest, Member, keys_text
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import MOST_BYTES, parse_json, read_bytes, write_atomic
+from gpu_burnin.system.prose import printable
 
 # The inventory's group of those that are in the round.
 GROUP = "fabric_members"
@@ -188,7 +189,7 @@ class RoundFolder:
 
 def _fit(text: str) -> str:
     """What a host says, so that it can be shown and written anywhere."""
-    return "".join(one if one.isprintable() else "?" for one in text[:_MOST_SENTENCE])
+    return printable(text[:_MOST_SENTENCE])
 
 
 def _in_boot(member: Member, presence: Presence | None) -> Member:

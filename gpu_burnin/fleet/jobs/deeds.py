@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from gpu_burnin.api.names import ADMITTER_USER, JOBSET_USER, KUEUE_USER
 from gpu_burnin.system.clock import time_of
+from gpu_burnin.system.prose import printable
 
 # So many different deeds are kept while logs are read; the oldest go first.
 MOST_KEPT = 10_000
@@ -110,12 +111,8 @@ def deed_of(event: Mapping[str, Any], namespace: str) -> Deed | None:
         return None
     sources = event.get("sourceIPs") or [""]
     acted_as = str((event.get("impersonatedUser") or {}).get("username") or "")
-    return Deed(at, at, 1, *map(_plain, (who, did, str(sources[0]), acted_as, refused)))
-
-
-def _plain(text: str) -> str:
-    """Without what a terminal would take for a command: a member chooses much of what stands here."""
-    return "".join(char if char.isprintable() else "?" for char in text)
+    # A member chooses much of what stands here.
+    return Deed(at, at, 1, *map(printable, (who, did, str(sources[0]), acted_as, refused)))
 
 
 def _did(event: Mapping[str, Any], about: Mapping[str, Any], who: str, *, refused: bool) -> str | None:

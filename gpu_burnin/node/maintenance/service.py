@@ -22,6 +22,7 @@ from gpu_burnin.api.agent_note import Maintenance
 from gpu_burnin.api.maintenance import UNKNOWN
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.files import parse_json
+from gpu_burnin.system.prose import printable
 
 # A metadata service answers in milliseconds; where it may take longer, the provider says so.
 DEADLINE_S = 10.0
@@ -168,4 +169,4 @@ def _shown(body: bytes) -> str:
 
 def _one_line(text: str, most: int) -> str:
     line = re.sub(r"\s+", " ", text).strip()
-    return "".join(character if character.isprintable() else "?" for character in line)[:most]
+    return printable(line)[:most]

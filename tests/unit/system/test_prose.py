@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_burnin.system.prose import line_up, short_uuids, table, table_with_text, wrap
+from gpu_burnin.system.prose import line_up, printable, short_uuids, table, table_with_text, wrap
 
 COLUMNS = [[f"c{number}", "PASS", "FAIL"] for number in range(6)]
 
@@ -51,3 +51,7 @@ def test_uuids_are_as_long_as_a_person_needs() -> None:
     uuid = "GPU-1a2b3c4d-0000-4000-8000-00000000002b"
     assert short_uuids(f"GPU 1 (0000:43:00.0 {uuid}): lost") == "GPU 1 (0000:43:00.0 GPU-1a2b3c4d): lost"
     assert short_uuids("GPU-1 and GPU-1a2b3c4d") == "GPU-1 and GPU-1a2b3c4d"
+
+
+def test_what_a_terminal_would_obey_is_shown_as_a_question_mark() -> None:
+    assert printable("a\x1b[2J\nb\ud800 \x7fä") == "a?[2J?b? ?ä"
