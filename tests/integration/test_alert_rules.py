@@ -100,7 +100,8 @@ def test_each_alert_fires_by_its_fault_and_not_without_it(promtool: Path, tmp_pa
 CHECKED = "muster_gate_checked_timestamp_seconds"
 # Of an attached cluster, where the probe is a pod: the alert, series that raise it, series that do not, when.
 ATTACHED = (
-    ("MusterGateOpen", {"muster_gate_refused": "1 0x10"}, {"muster_gate_refused": "1x10"}, "1m"),
+    # Open for two minutes; open for one, as when the cluster went from observing to enforcing.
+    ("MusterGateOpen", {"muster_gate_refused": "1 0x10"}, {"muster_gate_refused": "1x3 0x10"}, "3m"),
     (
         "MusterGatePolicyChanged",
         {"muster_gate_objects_changed": "0 2x20"},
