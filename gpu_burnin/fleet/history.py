@@ -6,20 +6,32 @@ pages; one host is found by a look-up for each play.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
+from datetime import datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.database import Database
+from gpu_burnin.system.clock import parse_rfc3339
+from gpu_burnin.system.prose import printable
 
 FILE = "history.sqlite3"
 KEPT_S = 365 * 86400.0
 # So many plays that are too old go with each that comes: the file stays bounded, and no write takes long.
 _PRUNED_AT_ONCE = 4
 _MOST_MESSAGE = 300
+# Of a history of strangers: a value of it, the steps that reading it may take, and how far its clock may be ahead.
+_MOST_STRANGER_BYTES, _MOST_TEXT, _MOST_TASKS = 64 << 20, 4096, 1 << 31
+_STEPS_AT_ONCE, _MOST_STEPS = 100_000, 10_000
+_MOST_AHEAD_S = 3600.0
+_TABLES = frozenset({"hosts", "plays", "results"})
+_INDEXES = frozenset({("index", "plays_by_time"), ("index", "sqlite_autoindex_hosts_1")})
 _SCHEMA = """
 CREATE TABLE hosts (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE plays (
@@ -113,6 +125,14 @@ def record(path: Path, play: Play, results: dict[str, Result], oldest: str) -> s
 
 def of_host(path: Path, host: str, since: str, until: str) -> list[tuple[Play, Result]]:
     """What plays did to a host between two times (RFC 3339), the oldest first. Raises HistoryError."""
+    with _DATABASE.reading(path) as connection:
+        rows = _rows(connection, host, since, until)
+    count = len(fields(Play))
+    return [(_play(row[:count]), Result(*row[count:])) for row in rows]
+
+
+def _rows(connection: sqlite3.Connection, host: str, since: str, until: str) -> list[tuple[Any, ...]]:
+    """Columns of the play and of the result."""
     plays = ", ".join(f"plays.{field.name}" for field in fields(Play))
     # The cross join keeps SQLite at a look-up for each play of the time.
     query = (
@@ -120,12 +140,67 @@ def of_host(path: Path, host: str, since: str, until: str) -> list[tuple[Play, R
         "AND results.host = (SELECT id FROM hosts WHERE hosts.name = ?) "
         "WHERE plays.started_at >= ? AND plays.started_at <= ? ORDER BY plays.started_at, plays.id"
     )
+    lacks = _lacking(connection)
+    results = ", ".join(f"'' AS {name}" if name in lacks else name for name in _RESULT.split(", "))
+    return connection.execute(query.format(columns=f"{plays}, {results}"), (host, since, until)).fetchall()
+
+
+def of_stranger(content: bytes, hosts: Iterable[str], now: datetime) -> dict[Play, dict[str, Result]]:
+    """What a history says of hosts that another machine has written and sent. Raises HistoryError.
+
+    It is read in memory, and only where it has the tables of a history and nothing else: what a file of SQLite may have
+    beside them is run when they are read. Each value is of its kind, within its bounds, and fit to be shown.
+    """
+    found: dict[Play, dict[str, Result]] = {}
+    try:
+        with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_STRANGER_BYTES)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA cell_size_check = ON")
+            # Not in the mode of a log beside it, which is nobody's here.
+            connection.deserialize(content[:18] + b"\x01\x01" + content[20:])
+            connection.execute("PRAGMA query_only = ON")
+            steps = itertools.count()
+            connection.set_progress_handler(lambda: next(steps) > _MOST_STEPS, _STEPS_AT_ONCE)
+            _check_schema(connection)
+            for host in hosts:
+                for row in _rows(connection, host, "", "9"):
+                    play, result = _checked(row, now)
+                    found.setdefault(play, {})[host] = result
+    except (sqlite3.Error, ValueError, OverflowError) as error:
+        raise HistoryError(f"the history that a worker sent is none ({error}); its plays are left out") from error
+    return found
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    """Raises ValueError where there is anything but the tables, of plain columns, and their indexes."""
+    if connection.execute("PRAGMA user_version").fetchone()[0] != _DATABASE.version:
+        raise ValueError(f"it is not of version {_DATABASE.version}")
+    listed = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema").fetchall()
+    tables = {name for kind, name, _ in listed if kind == "table"}
+    others = {name for kind, name, sql in listed if kind != "table" and (kind, name) not in _INDEXES}
+    if tables != _TABLES or others or any("CREATE VIRTUAL" in sql.upper() for _, _, sql in listed):
+        raise ValueError("it has other tables than a history")
+    if any(hidden for name in _TABLES for *_, hidden in connection.execute(f"PRAGMA table_xinfo({name})")):
+        raise ValueError("it has columns that are computed")
+
+
+def _checked(row: Sequence[object], now: datetime) -> tuple[Play, Result]:
+    """A play and a result. Raises ValueError."""
     count = len(fields(Play))
-    with _DATABASE.reading(path) as connection:
-        lacks = _lacking(connection)
-        results = ", ".join(f"'' AS {name}" if name in lacks else name for name in _RESULT.split(", "))
-        rows = connection.execute(query.format(columns=f"{plays}, {results}"), (host, since, until)).fetchall()
-    return [(_play(row[:count]), Result(*row[count:])) for row in rows]
+    play, result = Play(*row[:count]), Result(*row[count:])  # type: ignore[arg-type]
+    for one in (*fields(Play), *fields(Result)):
+        value = getattr(play if one in fields(Play) else result, one.name)
+        if one.type in ("int", "bool"):
+            if not isinstance(value, int) or not 0 <= value <= _MOST_TASKS:
+                raise ValueError(f"{one.name} is no number of tasks")
+        elif not isinstance(value, str) or len(value) > _MOST_TEXT:
+            raise ValueError(f"{one.name} is no text of at most {_MOST_TEXT} characters")
+    for moment in filter(None, (play.started_at, play.ended_at, result.rebooted_at)):
+        if parse_rfc3339(moment) > now + timedelta(seconds=_MOST_AHEAD_S):
+            raise ValueError("it is of a time to come")
+    shown = [printable(value) if isinstance(value, str) else value for value in row]
+    return _play(shown[:count]), Result(*shown[count:])  # type: ignore[arg-type]
 
 
 def began(path: Path) -> str:

@@ -56,5 +56,5 @@ def test_an_admin_holds_nodes_for_a_run_until_a_time_and_gives_them_back(
     assert hold is not None and (hold["who"], hold["why"]) == (ANN, f"fabric run {RUN}")
     assert timedelta(hours=1) < parse_rfc3339(hold["until"]) - since < timedelta(hours=2)
     assert hold_of(provisioner, other) is None
-    keep.release()
+    keep.release({})
     assert hold_of(provisioner, node) is None

@@ -84,6 +84,8 @@ class Nodes:
                 continue
             if state == "refuses":
                 made.keep_answer(name, Answer(self.boots[name], 3, "", "gpu-1: the offer expired; make it anew"))
+            elif state == "killed":
+                made.keep_answer(name, Answer(self.boots[name], 137))
             elif state == "reboots":
                 made.keep_answer(name, Answer(str(uuid.uuid4()), None))
             else:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Output
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import Output
 
 MACHINE_STATUS = """Package: muster-lab-machine
 Status: install ok installed

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import NotInstalledError, Output
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import NotInstalledError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts, gather
 
 KERNEL = "6.1.0-50-amd64"

@@ -20,7 +20,7 @@ from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.errors import GpuBurninError
 
 if TYPE_CHECKING:
-    from gpu_burnin.fleet.fabric.execute import Keeper
+    from gpu_burnin.fleet.fabric.execute import Executor, Keeper
     from gpu_burnin.fleet.fabric.model import Settings
     from gpu_burnin.fleet.fabric.places import Given
 
@@ -113,7 +113,7 @@ def run(
             execute.result_of,
             _say,
         )
-        with _given_back(keep, stop):
+        with _given_back(keep, executor, stop):
             if not made.rounds:
                 # What is no round yet is begun anew: who answers and has no work is another one now.
                 left |= stop.wait_for(lambda: executor.ready(_others(site, left)))
@@ -170,8 +170,8 @@ class _Stop:
 
 
 @contextlib.contextmanager
-def _given_back(keep: Keeper, stop: _Stop) -> Iterator[None]:
-    """However it ends, the nodes may work again; those of a test that is cut off when their time is over."""
+def _given_back(keep: Keeper, executor: Executor, stop: _Stop) -> Iterator[None]:
+    """However it ends, the nodes may work again; those of a test that is cut off when it is over."""
     try:
         yield
     except KeyboardInterrupt:
@@ -179,11 +179,23 @@ def _given_back(keep: Keeper, stop: _Stop) -> Iterator[None]:
         raise
     except BaseException:
         try:
-            keep.release()
+            stop.wait_for(lambda: _release(keep, executor))
         except GpuBurninError as error:
             _say(str(error))
         raise
-    keep.release()
+    stop.wait_for(lambda: _release(keep, executor))
+
+
+def _release(keep: Keeper, executor: Executor) -> None:
+    """Give the nodes back, of which none is tested any more. Raises GpuBurninError."""
+    from gpu_burnin.system.prose import listed
+    from gpu_burnin.system.quantities import duration
+
+    running = executor.end_tests()
+    if running:
+        longest = duration(max(running.values()))
+        _say(f"{listed(list(running))}: no answer, and a test may go on there: kept from work for {longest} more")
+    keep.release(running)
 
 
 def _keeper(site: Given, run_id: str, kubeconfig: Path | None, *, without_cluster: bool) -> Keeper:

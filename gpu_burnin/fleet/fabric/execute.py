@@ -16,13 +16,14 @@ from typing import Protocol
 
 from gpu_burnin.api.rendezvous import FabricTest, Member
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, Number, RoundFolder
+from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, Number, Presence, RoundFolder
 from gpu_burnin.fleet.fabric.model import Fabric, Kind, Outcome, Result, Round, Settings, Test
 from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.model import Part
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, OUTCOMES
 from gpu_burnin.fleet.waves.worker import Job, Killed, last_words, play
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
+from gpu_burnin.system.prose import listed
 
 PLAYBOOK = Path("playbooks/fabric.yml")
 # What a task costs the controller for each host, on two cores; a round has four of them.
@@ -35,6 +36,11 @@ _BESIDE_S = 60.0
 # Two minutes until a host that hangs is given up, for each of a few that hang one after the other; and Ansible's start.
 _SILENCE_S = 300.0
 _MOST_OUTCOMES_BYTES = 64 << 20
+# By which the network of the controller is told from nodes that are off.
+_WITNESSES = 16
+# A node's own limit of a test is a minute longer than the controller waits for it (module_utils/host/fabric_test.py).
+_NODE_LIMIT_S = 60.0
+_VARIABLES, _WAIT_S = "variables.json", "fabric_wait_s"
 
 
 class Keeper(Protocol):
@@ -44,8 +50,8 @@ class Keeper(Protocol):
         """Keep new work from nodes for so long, whatever becomes of this process; those that cannot be had, and why."""
         ...
 
-    def release(self) -> None:
-        """Give all of them back."""
+    def release(self, later: Mapping[str, float]) -> None:
+        """Give all of them back; these in so many seconds."""
         ...
 
 
@@ -125,10 +131,7 @@ class Executor:
             if hosts:
                 self._play(folder, hosts, limits)
                 if not any(folder.presence(host) for host in hosts):
-                    raise GpuBurninError(
-                        f"no node of round {made.number} answers ({_silence(folder, hosts[0])}); look at the network "
-                        "of the controller and at the nodes, then call this again: it goes on with this round"
-                    )
+                    self._refuse_silence(made, hosts, _silence(folder, hosts[0]))
             folder.end()
         else:
             self.say(f"round {made.number} was run by a call that has ended; its results are taken in")
@@ -140,10 +143,7 @@ class Executor:
 
     def ready(self, names: Sequence[str]) -> dict[str, str]:
         """Which nodes cannot be tested now, and why. Raises GpuBurninError."""
-        folder = self._folder(0)
-        _end_leftovers(folder)
-        folder.begin(Number(self.run_id, 0), (), {}, names)
-        self._play(folder, names, Times(0.0, 0.0, _HOST_TASK_S * len(names) + _SILENCE_S), "--tags", "look")
+        folder = self._look(names)
         found = {}
         for name in names:
             presence = folder.presence(name)
@@ -151,6 +151,53 @@ class Executor:
             if why:
                 found[name] = why
         return found
+
+    def end_tests(self) -> dict[str, float]:
+        """End what may still run of the last round. Hosts of which nobody knows, and for how many seconds it may go on.
+
+        Raises GpuBurninError.
+        """
+        folder = max(self._begun(), default=None, key=lambda one: one.path)
+        names = [] if folder is None else [name for name in folder.hosts() if folder.answer(name) is None]
+        if folder is None or not names:
+            return {}
+        self.say(f"tests that may still run on {listed(names)} are ended")
+        try:
+            found = self._look(names)
+            left = [name for name in names if not _is_looked_at(found.presence(name))]
+        except GpuBurninError as error:
+            self.say(str(error))
+            left = names
+        return dict.fromkeys(left, _waited_s(folder) + _NODE_LIMIT_S)
+
+    def _look(self, names: Sequence[str]) -> RoundFolder:
+        """Who answers and works; a test on it is ended."""
+        folder = self._folder(0)
+        _end_leftovers(folder)
+        folder.begin(Number(self.run_id, 0), (), {}, names)
+        self._play(folder, names, Times(0.0, 0.0, _HOST_TASK_S * len(names) + _SILENCE_S), "--tags", "look")
+        return folder
+
+    def _refuse_silence(self, made: Round, hosts: Sequence[str], why: str) -> None:
+        """Raise GpuBurninError for a round in which nobody answers, unless other nodes do: then it is these nodes."""
+        others = [node.name for node in self.fabric.nodes if node.name not in hosts][:_WITNESSES]
+        if others:
+            found = self._look(others)
+            if any(found.presence(name) for name in others):
+                self.say(f"no node of round {made.number} answers, and others do: its tests are inconclusive")
+                return
+        raise GpuBurninError(
+            f"no node of round {made.number} answers ({why}); look at the network of the controller and at the nodes, "
+            "then call this again: it goes on with this round; where they stay off, begin a run without them: --again"
+        )
+
+    def _begun(self) -> Iterator[RoundFolder]:
+        """The folders of this run's rounds."""
+        for path in self.rounds.glob("round-*"):
+            folder = RoundFolder(path)
+            number = folder.number()
+            if number is not None and number.run == self.run_id and number.round:
+                yield folder
 
     def _folder(self, number: int) -> RoundFolder:
         return RoundFolder(self.rounds / f"round-{number:04}")
@@ -172,15 +219,15 @@ class Executor:
     def _play(self, folder: RoundFolder, hosts: Sequence[str], limits: Times, *arguments: str) -> None:
         variables = {
             "fabric_round_dir": str(folder.path),
-            "fabric_wait_s": round(limits.valid_s + limits.test_s),
+            _WAIT_S: round(limits.valid_s + limits.test_s),
         }
-        write_atomic(folder.path / "variables.json", json.dumps(variables).encode())
+        write_atomic(folder.path / _VARIABLES, json.dumps(variables).encode())
         job = Job(
             "fabric",
             Part.NODES,
             str(self.playbook.absolute()),
             (*(str(Path(source).absolute()) for source in self.inventory), str(folder.inventory)),
-            ("-e", f"@{folder.path / 'variables.json'}", *arguments),
+            ("-e", f"@{folder.path / _VARIABLES}", *arguments),
             str(Path.cwd()),
             timeout_s=round(limits.round_s),
         )
@@ -218,6 +265,24 @@ class Executor:
 def _end_leftovers(folder: RoundFolder) -> None:
     """The forks of an Ansible that was killed go on with their tasks, on these hosts."""
     leftovers.end(FOLDER_VARIABLE, str(folder.path))
+
+
+def _is_looked_at(presence: Presence | None) -> bool:
+    """Whether a host has ended what ran there: one whose part failed has said nothing of itself."""
+    return presence is not None and presence.boot_id != UNKNOWN_BOOT
+
+
+def _waited_s(folder: RoundFolder) -> float:
+    """How long the controller waits for the tests of a round."""
+    try:
+        return float(parse_json(read_text(folder.path / _VARIABLES))[_WAIT_S])
+    except FileNotFoundError:
+        # Nothing was begun.
+        return 0.0
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise GpuBurninError(
+            f"{folder.path / _VARIABLES} cannot be read ({error}); wait for the holds to end"
+        ) from error
 
 
 def _outcomes(folder: RoundFolder) -> Mapping[str, Mapping[str, object]]:

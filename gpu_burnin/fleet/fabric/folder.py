@@ -24,9 +24,12 @@ from gpu_burnin.system.prose import printable
 # The inventory's group of those that are in the round.
 GROUP = "fabric_members"
 _ROUND, _PLAYED, _TEST_ID = "round.json", "played", "fabric_test_id"
+_HOSTS = "inventory.json"
 _MOST_BYTES = 64 << 20
 # Of what a host says.
 _MOST_SENTENCE, _MOST_WORKING = 600, 64
+# The largest exit code that a shell makes of no signal.
+_MOST_OWN_CODE = 128
 # Stands for the boot of a member that did not answer: its partner is to find it gone.
 UNKNOWN_BOOT = "00000000-0000-0000-0000-000000000000"
 _T = TypeVar("_T")
@@ -67,8 +70,11 @@ class Answer:
 
     @property
     def hindrance(self) -> str:
-        """Why it took no part though it answered: it could not, or would not. "" where it did, or fell silent."""
-        refused = not self.view and self.code is not None and self.code > 1
+        """Why it took no part though it answered: it could not, or would not. "" where it did, or fell silent.
+
+        One that was killed by a signal, of which a shell makes a code, has fallen silent.
+        """
+        refused = not self.view and self.code is not None and 1 < self.code <= _MOST_OWN_CODE
         return (self.problem or f"gpu-burnin fabric join ended with {self.code}") if refused else ""
 
 
@@ -96,7 +102,7 @@ class RoundFolder:
         for test in tests:
             self._write(f"tests/{test.test}", test.canonical())
             self._write(f"keys/{test.test}", keys_text({name: keys[name] for name in test.names}).encode())
-        self._write("inventory.json", json.dumps(inventory).encode())
+        self._write(_HOSTS, json.dumps(inventory).encode())
         write_atomic(self.inventory, b'#!/bin/sh\nexec cat "$(dirname "$0")/inventory.json"\n', mode=0o700)
         self._write(_ROUND, json.dumps(to_json(number)).encode())
 
@@ -109,6 +115,13 @@ class RoundFolder:
     def played(self) -> bool:
         """Whether its playbook has come to its end."""
         return (self.path / _PLAYED).exists()
+
+    def hosts(self) -> list[str]:
+        """The hosts in the round. Raises GpuBurninError."""
+        try:
+            return [str(one) for one in parse_json(read_bytes(self.path / _HOSTS, _MOST_BYTES))[GROUP]["hosts"]]
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise self._damaged(_HOSTS, error) from error
 
     def end(self) -> None:
         """Keep that the playbook has come to its end."""
@@ -182,9 +195,12 @@ class RoundFolder:
         except FileNotFoundError:
             return None
         except (OSError, Misfit, ValueError) as error:
-            raise GpuBurninError(
-                f"{path} cannot be read ({error}); remove {self.path}: its round is run again"
-            ) from error
+            raise self._damaged(name, error) from error
+
+    def _damaged(self, name: str, error: Exception) -> GpuBurninError:
+        return GpuBurninError(
+            f"{self.path / name} cannot be read ({error}); remove {self.path}: its round is run again"
+        )
 
 
 def _fit(text: str) -> str:

@@ -39,7 +39,7 @@ class Nobody:
         """All of them can be had."""
         return {}
 
-    def release(self) -> None:
+    def release(self, later: Mapping[str, float]) -> None:
         """Nothing is to be given back."""
 
 
@@ -88,16 +88,17 @@ class InLedger:
         self.out = (self.out | set(fresh)) - set(left)
         return left
 
-    def release(self) -> None:
-        """Give back every node that is held for this run. Raises GpuBurninError, after all were tried.
+    def release(self, later: Mapping[str, float]) -> None:
+        """Give back every node that is held for this run; raises GpuBurninError, after all were tried.
 
-        Those of other runs end by their time: another controller may test them.
+        The holds of `later` end by themselves in so many seconds. Those of other runs end by their time: another
+        controller may test them.
         """
         kept: dict[str, str] = {}
         for record in self.cluster.records().values():
             if record.spec.hold is not None and ours(record.spec.hold, self.cluster.me, self._why):
                 try:
-                    self._give_back(record.name)
+                    self._give_back(record.name, later.get(record.name, 0.0))
                 except GpuBurninError as error:
                     kept[record.name] = str(error)
         self.out.clear()
@@ -127,8 +128,15 @@ class InLedger:
     def _why(self) -> str:
         return f"{WHY}{self.run_id}"
 
-    def _give_back(self, name: str) -> None:
-        self.cluster.change(name, lambda record: {"hold": None} if ours(record.spec.hold, self.cluster.me) else None)
+    def _give_back(self, name: str, in_s: float = 0.0) -> None:
+        def given_back(record: NodeAdmission) -> Mapping[str, Ask | None] | None:
+            if not ours(record.spec.hold, self.cluster.me):
+                return None
+            now = self.now()
+            ending = Ask(self.cluster.me, self._why, rfc3339_s(now), rfc3339_s(now + timedelta(seconds=in_s)))
+            return {"hold": ending if in_s else None}
+
+        self.cluster.change(name, given_back)
 
     def _await_out(self, names: Sequence[str]) -> dict[str, str]:
         """Wait until the admitter lets no work come; the nodes of which it does not, and why."""

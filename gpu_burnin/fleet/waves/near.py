@@ -283,13 +283,8 @@ def _keep(state: Path, hosts: Sequence[str], files: Mapping[str, bytes]) -> list
 
 
 def _keep_history(path: Path, hosts: Sequence[str], content: bytes) -> list[str]:
-    plays: dict[history.Play, dict[str, history.Result]] = {}
-    with tempfile.TemporaryDirectory(prefix="muster-roll-") as folder:
-        theirs = Path(folder) / history.FILE
-        theirs.write_bytes(content)
-        for host in hosts:
-            for one, result in history.of_host(theirs, host, "", "9"):
-                plays.setdefault(one, {})[host] = result
-    oldest = rfc3339(datetime.now(UTC) - timedelta(seconds=history.KEPT_S))
+    now = datetime.now(UTC)
+    plays = history.of_stranger(content, hosts, now)
+    oldest = rfc3339(now - timedelta(seconds=history.KEPT_S))
     found = [history.record(path, one, results, oldest) for one, results in plays.items()]
     return [problem for problem in found if problem]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml, parts, services
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.modules import cdi_spec
 
 from tests.support.nvidia_host import GPU

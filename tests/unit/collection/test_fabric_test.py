@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.host import fabric_test
-from ansible_collections.muster.fleet.plugins.module_utils.host.fabric_test import CommandError, Member, Output
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Output
+from ansible_collections.muster.fleet.plugins.module_utils.host.fabric_test import Member
 
 BOOT = "0b1c2d3e-0000-4000-8000-000000000001"
 
@@ -134,10 +134,3 @@ def test_check_mode_tests_nothing(host: Host) -> None:
     member = host.member(act=False)
     assert member.offer("{}")["offer"] == "" and member.start("OFFER", "KEYS", 60)["changed"] is True
     assert member.wait(5)["view"] == "" and not (host.folder / "fabric").exists()
-
-
-def test_commands_have_an_end(tmp_path: Path) -> None:
-    assert fabric_test.run_command(["sh", "-c", "echo out; exit 3"]) == Output(3, "out\n", "")
-    for command, says in ((["/none/such"], "is not installed"), (["sleep", "5"], "gave no answer in 0.1 s")):
-        with pytest.raises(CommandError, match=says):
-            fabric_test.run_command(command, 0.1)

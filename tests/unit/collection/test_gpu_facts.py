@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.explain import nvml_problem
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
 from ansible_collections.muster.fleet.plugins.modules import gpu_facts

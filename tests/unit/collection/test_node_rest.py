@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import Output
 from ansible_collections.muster.fleet.plugins.module_utils.host.systemd_unit import Unit
 from ansible_collections.muster.fleet.plugins.module_utils.kube import node_rest
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Output
 
 TASKS = "run/containerd/io.containerd.runtime.v2.task"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.tuning import files, peer_path
 from ansible_collections.muster.fleet.plugins.module_utils.tuning.effective import Host, low_limits, settle
 from ansible_collections.muster.fleet.plugins.module_utils.tuning.table import SETTINGS, Wanted, wanted

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, openpgp
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 
 from tests.support.nvidia_repository import FINGERPRINT, KEY, REPOSITORY
 

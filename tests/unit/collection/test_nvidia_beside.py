@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import beside, preflight
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.beside import Parts
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.fabric import NONE, NVLINK5, NVSWITCH, RACK, Platform
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.offers import Offers

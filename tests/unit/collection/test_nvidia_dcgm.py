@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, parts, services
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.modules import nvidia_dcgm
 
 from gpu_burnin.checks.dcgm import check

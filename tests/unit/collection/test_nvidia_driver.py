@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     apt,
     carry_out,
@@ -21,7 +22,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     reboots,
     services,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.decide import Plan, Wanted
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.kernel import Kernel
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models

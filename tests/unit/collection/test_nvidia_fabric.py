@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.host import files, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import fabric, nvml, parts, services
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.modules import nvidia_fabric
 
 from tests.support.nvidia_host import GPU, Answer, NvidiaHost, h100

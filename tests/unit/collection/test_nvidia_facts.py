@@ -11,6 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import (
+    CommandError,
+    NotInstalledError,
+    Output,
+    run_command,
+)
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     commands,
     driver,
@@ -18,12 +24,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     library,
     nvml,
     packages,
-)
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import (
-    CommandError,
-    NotInstalledError,
-    Output,
-    run_command,
 )
 from ansible_collections.muster.fleet.plugins.modules import nvidia_fabric
 

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver, kernel, x509
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, run_command
 
 RELEASE = "6.1.0-50-amd64"
 DKMS, UBUNTUS, KERNELS = "updates/dkms", "kernel/nvidia-580srv", "kernel/drivers/video"

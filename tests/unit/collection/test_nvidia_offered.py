@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import Output, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import offered
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Output, Run
 
 from tests.support.nvidia_repository import FINGERPRINT, REPOSITORY
 

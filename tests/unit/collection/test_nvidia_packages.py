@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Output
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import ARCHITECTURES, installed
 
 ROW = "{name}\t535.183.01-0ubuntu1\t{want}\tinstalled\tUbuntu Developers <u@lists.ubuntu.com>\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.muster.fleet.plugins.filter.gpu_models import gpu_models
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import preflight
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.offers import (
     Offers,

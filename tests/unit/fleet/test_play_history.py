@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -117,3 +119,62 @@ def test_a_play_that_cannot_be_written_whole_is_not_written_at_all(path: Path, m
     with pytest.raises(HistoryError, match="full"):
         history.record(path, play(2), {"gpu-1": Result()}, OLDEST)
     assert [one.started_at for one, _ in history.of_host(path, "gpu-1", *ALWAYS)] == ["2026-11-01T10:00:00.000Z"]
+
+
+# --- of another machine ---
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+
+
+def test_a_history_of_another_machine_is_read_for_the_hosts_that_it_was_sent_for(path: Path) -> None:
+    failed = Result()
+    failed.fail("install", "no\x1b[31m room")
+    history.record(path, play(1), {"gpu-1": Result(ok=5), "gpu-2": failed, "gpu-3": Result()}, OLDEST)
+    history.record(path, play(2), {"gpu-1": Result(ok=6)}, OLDEST)
+    found = history.of_stranger(path.read_bytes(), ["gpu-1", "gpu-2"], NOW)
+    assert {one: list(results) for one, results in found.items()} == {play(1): ["gpu-1", "gpu-2"], play(2): ["gpu-1"]}
+    assert found[play(2)] == {"gpu-1": Result(ok=6)}
+    assert "\x1b" not in found[play(1)]["gpu-2"].message
+    assert [one.name for one in path.parent.iterdir()] == [path.name], "nothing is written beside it"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("CREATE TABLE more (x)", "other tables"),
+        ("DROP TABLE results; CREATE VIEW results AS SELECT 1 AS play, 1 AS host", "other tables"),
+        ("CREATE TRIGGER more AFTER INSERT ON plays BEGIN DELETE FROM hosts; END", "other tables"),
+        ("CREATE INDEX more ON plays (upper(name))", "other tables"),
+        ("ALTER TABLE results ADD COLUMN more INT AS (ok + 1)", "columns that are computed"),
+        ("PRAGMA user_version = 2", "not of version 1"),
+        ("UPDATE results SET ok = 'many'", "ok is no number"),
+        ("UPDATE results SET ok = -1", "ok is no number"),
+        ("UPDATE plays SET name = x'00'", "name is no text"),
+        ("UPDATE plays SET name = printf('%9999d', 1)", "name is no text of at most"),
+        ("UPDATE plays SET started_at = '3026-11-01T10:00:00.000Z'", "of a time to come"),
+        ("UPDATE plays SET started_at = '1'", "left out"),
+    ],
+)
+def test_what_is_no_history_of_another_machine_is_left_out_with_the_reason(path: Path, change: str, says: str) -> None:
+    history.record(path, play(1), {"gpu-1": Result(ok=5)}, OLDEST)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(change)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with pytest.raises(HistoryError, match=says):
+        history.of_stranger(path.read_bytes(), ["gpu-1"], NOW)
+
+
+def test_a_file_that_is_damaged_or_none_is_left_out(path: Path) -> None:
+    history.record(path, play(1), {"gpu-1": Result(ok=5)}, OLDEST)
+    content = path.read_bytes()
+    for damaged in (b"", b"no database", content[:5000], content[:100] + b"\xff" * (len(content) - 100)):
+        with pytest.raises(HistoryError, match="the history that a worker sent is none"):
+            history.of_stranger(damaged, ["gpu-1"], NOW)
+
+
+def test_a_file_that_takes_too_long_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history.record(path, play(1), {"gpu-1": Result(ok=5)}, OLDEST)
+    monkeypatch.setattr(history, "_STEPS_AT_ONCE", 1)
+    monkeypatch.setattr(history, "_MOST_STEPS", 3)
+    with pytest.raises(HistoryError, match="interrupted"):
+        history.of_stranger(path.read_bytes(), ["gpu-1"], NOW)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, fabric, parts
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError
 from ansible_collections.muster.fleet.plugins.modules import nvidia_dcgm
 
 from tests.lab.packages import repository as apt_repository

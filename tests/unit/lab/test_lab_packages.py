@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt as role_apt
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import driver_packages, offered, openpgp
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Run
 
 from gpu_burnin.fleet.mirror.commands import run
 from tests.lab.packages import deb, distribution, driver, toolkit

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import (
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import (
     NotInstalledError,
     Output,
     run_command,
 )
+from ansible_collections.muster.fleet.plugins.module_utils.nvidia import nvml
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts, gather
 
 from tests.lab.packages.machine import tools

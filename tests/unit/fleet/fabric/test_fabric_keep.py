@@ -98,8 +98,18 @@ def test_idle_nodes_are_held_until_a_time_and_given_back() -> None:
     # A controller that dies leaves no node out for good.
     assert parse_rfc3339(hold.until) == NOW + timedelta(seconds=4200)
     assert ledger.entries["gpu-3"].spec.hold is None
-    keep.release()
+    keep.release({})
     assert all(entry.spec.hold is None for entry in ledger.entries.values())
+
+
+def test_a_node_on_which_a_test_may_go_on_is_given_back_by_time() -> None:
+    ledger = Ledger({name: record(name) for name in ("gpu-1", "gpu-2")})
+    keep = keeper(ledger)
+    keep.take(["gpu-1", "gpu-2"], 300.0)
+    keep.release({"gpu-2": 191.0})
+    hold = ledger.entries["gpu-2"].spec.hold
+    assert hold is not None and parse_rfc3339(hold.until) == NOW + timedelta(seconds=191)
+    assert ledger.entries["gpu-1"].spec.hold is None
 
 
 def test_all_are_given_back_but_the_one_that_cannot_be_and_another_runs_nodes_stay() -> None:
@@ -118,7 +128,7 @@ def test_all_are_given_back_but_the_one_that_cannot_be_and_another_runs_nodes_st
     keep.take(["gpu-1", "gpu-2"], 300.0)
     ledger.broken = True
     with pytest.raises(GpuBurninError, match=r"gpu-1: still kept from work, until .* gpu-1: it is gone"):
-        keep.release()
+        keep.release({})
     assert ledger.entries["gpu-2"].spec.hold is None and ledger.entries["gpu-3"].spec.hold == other
 
 

@@ -20,6 +20,7 @@ from gpu_burnin.fleet.fabric.execute import Play, times
 from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, RoundFolder
 from gpu_burnin.fleet.fabric.keep import Nobody
 from gpu_burnin.fleet.fabric.model import (
+    Found,
     Kind,
     Nic,
     Purpose,
@@ -54,6 +55,12 @@ def test_a_silent_member_is_silent_and_its_partner_speaks(nodes: Nodes) -> None:
         assert agreed is not None and [member.name for member in agreed.members] == [other, name]
         assert agreed.members[1].boot_id == UNKNOWN_BOOT
         (nodes.folder / "rounds/round-0001/played").unlink()
+
+
+def test_a_member_whose_process_is_killed_is_silent_and_did_not_refuse(nodes: Nodes) -> None:
+    nodes.becomes(gpu_2="killed")
+    result = nodes.one()
+    assert [one.view.member for one in result.views] == ["gpu-1"] and not result.absent
 
 
 @pytest.mark.parametrize(
@@ -101,10 +108,57 @@ def test_members_that_the_cluster_does_not_give_are_not_played(nodes: Nodes) -> 
 def test_a_round_in_which_nobody_answers_is_no_result(nodes: Nodes) -> None:
     nodes.becomes(**{f"gpu_{number}": "unreachable by ssh" for number in range(1, 5)})
     with pytest.raises(
-        GpuBurninError, match=r"no node of round 1 answers \(it does not answer: refused\); .*goes on with this round"
+        GpuBurninError,
+        match=r"no node of round 1 answers \(it does not answer: refused\); .*goes on with this round; .*: --again",
     ):
         nodes.one()
     assert not RoundFolder(nodes.folder / "rounds/round-0001").played
+
+
+def test_a_round_whose_nodes_are_all_off_is_inconclusive_where_others_answer(nodes: Nodes) -> None:
+    """The run goes on, and names them with partners that answer."""
+    nodes.becomes(gpu_1="unreachable by ssh", gpu_2="unreachable by ssh")
+    assert nodes.one() == Result(1, ())
+    assert "no node of round 1 answers, and others do: its tests are inconclusive" in nodes.lines
+    (nodes.folder / "rounds/round-0001/played").unlink()
+    nodes.begin()
+    found = report.of_run(nodes.go_on())
+    assert found.complete and {claim.nodes for claim in found.claims} == {("gpu-1",), ("gpu-2",)}
+    assert {claim.found for claim in found.claims} == {Found.SILENT}
+
+
+def test_what_may_still_run_is_ended_before_nodes_are_given_back(nodes: Nodes) -> None:
+    executor = nodes.executor()
+    nodes.becomes(gpu_2="silent")
+    executor(nodes.test_of("gpu-1", "gpu-2"))
+    assert executor.end_tests() == {} and nodes.plays() == ["round-0001", "round-0000"]
+    assert RoundFolder(nodes.folder / "rounds/round-0000").presence("gpu-1") is None, "it has ended by itself"
+    # Of one that does not answer nobody knows; its own limit is known.
+    nodes.becomes(gpu_2="unreachable by ssh")
+    assert executor.end_tests() == {"gpu-2": 60 + 4 * 0.3 + 10 + 60 + 60 - 0.2}
+
+
+def test_after_an_ansible_that_was_killed_all_its_nodes_are_looked_at(nodes: Nodes) -> None:
+    def killed(*_: object) -> tuple[int, Mapping[str, object]]:
+        raise Killed("fabric: ansible-playbook was killed")
+
+    executor = nodes.executor()
+    executor.play = cast(Play, killed)
+    with pytest.raises(GpuBurninError, match="was killed"):
+        executor(nodes.test_of("gpu-1", "gpu-2"))
+    # That of another process, which goes on and cannot begin.
+    assert nodes.executor().end_tests() == {} and nodes.plays() == ["round-0000"]
+    found = RoundFolder(nodes.folder / "rounds/round-0000")
+    assert found.presence("gpu-1") and found.presence("gpu-2") and not found.presence("gpu-3")
+    # Where it is killed again, none of them is known to have ended.
+    assert list(executor.end_tests()) == ["gpu-1", "gpu-2"]
+
+
+def test_where_no_round_was_begun_or_all_have_ended_nothing_is_looked_at(nodes: Nodes) -> None:
+    executor = nodes.executor()
+    assert executor.ready(["gpu-1"]) == {} and executor.end_tests() == {}
+    executor(nodes.test_of("gpu-1", "gpu-2"))
+    assert executor.end_tests() == {} and nodes.plays() == ["round-0000", "round-0001"]
 
 
 def test_an_ansible_that_is_killed_or_does_not_start_is_told(nodes: Nodes) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from gpu_burnin.cli.muster.main import cli
-from gpu_burnin.fleet.fabric import execute, places, plan, results
+from gpu_burnin.fleet.fabric import execute, keep, places, plan, results
+from gpu_burnin.fleet.fabric.keep import Nobody
 from gpu_burnin.fleet.roll import lock
+from gpu_burnin.fleet.waves.worker import Job, Killed
 from tests.support.command_line import called
 from tests.support.fabric_nodes import Nodes
 
@@ -87,6 +90,30 @@ def test_where_nobody_can_be_tested_nothing_begins(nodes: Nodes) -> None:
     done = called(cli, *CALL, "--without-cluster")
     assert done.returncode == 2 and "1 node can be tested, and a test needs two: gpu-1: work is on its" in done.stderr
     assert not (nodes.folder / "state/fabric/run.json").exists()
+
+
+def test_tests_are_ended_before_the_nodes_are_given_back(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Recorded(Nobody):
+        def release(self, later: Mapping[str, float]) -> None:
+            with nodes.log.open("a") as log:
+                log.write(f"given back, later: {list(later)}\n")
+
+    def killed(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str, object]]:
+        done = nodes.play(folder, job, hosts)
+        if folder.name == "round-0001":
+            nodes.becomes(gpu_4="unreachable by ssh")
+            for answer in (folder / "answers").iterdir():
+                answer.unlink()
+            raise Killed("fabric: ansible-playbook was killed")
+        return done
+
+    monkeypatch.setattr(keep, "Nobody", Recorded)
+    monkeypatch.setattr(execute, "Executor", functools.partial(execute.Executor, play=killed))
+    done = called(cli, *CALL, "--without-cluster", "--through", "nodes")
+    assert done.returncode == 2 and "gpu-4: no answer, and a test may go on there: kept from work for" in done.stderr
+    assert nodes.log.read_text().splitlines() == [
+        "round-0000", "round-0001", "round-0000", "given back, later: ['gpu-4']",
+    ]  # fmt: skip
 
 
 def test_two_runs_do_not_meet(nodes: Nodes) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 from ansible_collections.muster.fleet.plugins.module_utils.host import binaries, files, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import cdi, nvml, parts, services
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, run_command
 
 DOCUMENTATION = r"""
 module: cdi_spec

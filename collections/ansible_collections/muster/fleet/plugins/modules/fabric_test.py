@@ -9,6 +9,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 from ansible_collections.muster.fleet.plugins.module_utils.host import fabric_test
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import run_command
 
 DOCUMENTATION = r"""
 module: fabric_test
@@ -110,9 +111,7 @@ ARGUMENT_SPEC: dict[str, Any] = {
 def work(module: AnsibleModule) -> dict[str, Any]:
     """The phase. Raises FleetError."""
     given = module.params
-    member = fabric_test.Member(
-        given["directory"], given["program"], fabric_test.run_command, act=not module.check_mode
-    )
+    member = fabric_test.Member(given["directory"], given["program"], run_command, act=not module.check_mode)
     match given["phase"]:
         case "look":
             found: dict[str, Any] = member.look()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.explain import nvml_problem
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import gather
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.kube import node_rest
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
 
 DOCUMENTATION = r"""
 module: node_rest

@@ -15,8 +15,8 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 from ansible_collections.muster.fleet.plugins.module_utils.host import files, systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run, run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import dcgm, nvml, parts, services
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run, run_command
 
 DOCUMENTATION = r"""
 module: nvidia_dcgm

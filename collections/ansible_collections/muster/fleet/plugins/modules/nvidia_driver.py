@@ -11,9 +11,9 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError, run_module
 from ansible_collections.muster.fleet.plugins.module_utils.host import files
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import carry_out, decide, parts, reboots, services
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.apt import run_apt
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts, gather
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.settings import UNIT, Settings

@@ -14,11 +14,11 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import run_module
 from ansible_collections.muster.fleet.plugins.module_utils.host import block_device
 from ansible_collections.muster.fleet.plugins.module_utils.host.binaries import mirror_fault
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import other_builds
 from ansible_collections.muster.fleet.plugins.module_utils.host.wheel_venv import is_complete
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import beside, fabric
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import preflight as stack
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import gather as gather_gpu_facts
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import Models
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.facts import gather, os_release

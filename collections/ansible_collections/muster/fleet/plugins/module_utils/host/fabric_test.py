@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.host.files import replacing
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -24,40 +22,6 @@ _POLL_S = 0.5
 _SPARE_S = 60
 _PROGRAM_S = 60.0
 _MOST_SENTENCE = 600
-
-
-class CommandError(Exception):
-    """A command that gave no answer: not there, or not done in time. One sentence without a full stop."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a command ended with."""
-
-    code: int
-    out: str
-    err: str
-
-
-class Run(Protocol):
-    """A function that runs a command to its end. Raises CommandError."""
-
-    def __call__(self, command: Sequence[str], timeout_s: float = _PROGRAM_S) -> Output: ...
-
-
-def run_command(command: Sequence[str], timeout_s: float = _PROGRAM_S) -> Output:
-    """Run a command without input. Raises CommandError."""
-    try:
-        done = subprocess.run(
-            list(command), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-    except FileNotFoundError as error:
-        raise CommandError(f"{command[0]} is not installed") from error
-    except OSError as error:
-        raise CommandError(f"{command[0]} cannot be run: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise CommandError(f"{command[0]} gave no answer in {timeout_s:g} s") from error
-    return Output(done.returncode, done.stdout, done.stderr)
 
 
 class Member:
@@ -75,7 +39,7 @@ class Member:
             self._systemctl("stop", self.unit)
         found = {"changed": left, "boot_id": self.boot_id(), "working": [], "problem": ""}
         try:
-            done = self.run([self.program, "repair", "look"])
+            done = self.run([self.program, "repair", "look"], _PROGRAM_S)
         except CommandError as error:
             return {**found, "problem": f"{error}; apply the role gpu_burnin to the whole host"}
         if done.code != 0:
@@ -91,7 +55,7 @@ class Member:
         self._write(_TEST, test)
         paths = ["--test", str(self.directory / _TEST), "--output", str(self.directory / _OFFER)]
         try:
-            done = self.run([self.program, "fabric", "offer", *paths])
+            done = self.run([self.program, "fabric", "offer", *paths], _PROGRAM_S)
         except CommandError as error:
             return {"changed": True, "offer": "", "problem": str(error)}
         if done.code != 0:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host import systemd_unit
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import services
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 
 # What would start pods, a burn-in or a look at the GPUs, now or after a reboot. Their roles enable them again.
 UNITS = ("kubelet.service", "gpu-burnin-boot.service", "gpu-burnin-watch.service")

@@ -9,9 +9,9 @@ from functools import partial
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host.apt_get import ENVIRONMENT, apt_errors, apt_get
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Output, Run, run_command
 from ansible_collections.muster.fleet.plugins.module_utils.host.files import FileSpec
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import openpgp
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Output, Run, run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import upstream
 
 KEYRING = "/etc/apt/keyrings/muster-nvidia.asc"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host import files
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     apt,
     decide,
@@ -18,7 +19,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     services,
     settings,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.decide import Action, Plan, Wanted
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
 

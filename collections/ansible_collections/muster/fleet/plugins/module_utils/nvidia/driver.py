@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 
 OPEN, PROPRIETARY = "open", "proprietary"
 # nvidia.ko; Debian's packages call it nvidia-current.ko, nvidia-current-open.ko, nvidia-tesla-535.ko.

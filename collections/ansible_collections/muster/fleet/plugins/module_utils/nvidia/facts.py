@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, NotInstalledError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     driver,
     fabric,
@@ -17,7 +18,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
     packages,
     services,
 )
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, NotInstalledError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.pci import PciDevice, devices
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 
 # What `nvidia-imex-ctl -q` says of the daemon, and -N of the domain (DCGM, dcgm_fields.h, DCGM_FI_IMEX_DAEMON_STATUS).
 READY, UP = "READY", "UP"

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import x509
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 
 # Variables of the firmware: SecureBoot of the UEFI specification, MokSBStateRT of shim ("validation disabled").
 _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 
 NAME = "libnvidia-ml.so.1"
 _VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")

@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import library, nvml_child
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 
 # nvmlInit wakes GPUs whose driver does not persist, a few seconds for each.
 TIMEOUT_S = 60.0

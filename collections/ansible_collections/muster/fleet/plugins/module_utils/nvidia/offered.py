@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host.apt_get import ENVIRONMENT
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import Run, run_command
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import Run, run_command
 
 # Runs commands of apt with these variables.
 RunWith = Callable[[Mapping[str, str]], Run]

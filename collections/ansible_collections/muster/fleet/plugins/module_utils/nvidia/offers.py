@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import upstream
 
 # Folders that packages and module builds fill. They are often file systems of their own.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host import files
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import apt, driver
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.packages import Package, installed, lacking
 
 REPOSITORY_OPTIONS: Mapping[str, Mapping[str, object]] = {

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ansible_collections.muster.fleet.plugins.module_utils.host.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import beside, driver_packages, nvml
-from ansible_collections.muster.fleet.plugins.module_utils.nvidia.commands import CommandError, Run
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.explain import nvml_problem
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.facts import Facts
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia.models import (
