@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.fleet.fabric.keep import WHY
+from gpu_burnin.fleet.waves import leftovers
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE
 
 from .fabric_site import MOST_S, Site, ended
 from .fleet import Fleet, wait_until
 
 pytestmark = pytest.mark.soak
 NODES = ("gpu-1", "gpu-2")
-_KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+KUBECONFIG = "{}/kubeconfig/admin.kubeconfig"
 # Of a step on the way, that the process is killed there. What comes before it is as it is without.
 _HOOK = """
 import os, signal
@@ -69,8 +71,7 @@ def test_a_controller_that_is_killed_goes_on_with_the_same_call(
 ) -> None:
     """A round that came to its end is not run again: each node begins two tests, and that of the round cut off."""
     site = Site(fleet, tmp_path, {"leaf-1": NODES})
-    arguments = ("--through", "nodes", "--seconds", "6", "--kubeconfig",
-                 str(fleet.state / "kubeconfig/admin.kubeconfig"))  # fmt: skip
+    arguments = ("--through", "nodes", "--seconds", "6", "--kubeconfig", KUBECONFIG.format(fleet.state))
     wait_until("both work", lambda: all(is_working(fleet, node) for node in NODES), timeout_s=120)
     patches = {"after the views": [_HOOK + AFTER_VIEWS], "between rounds": [_HOOK + BETWEEN_ROUNDS]}
     process = site.start(*arguments, patches=patches.get(point, ()))
@@ -96,4 +97,18 @@ def test_a_controller_that_is_killed_goes_on_with_the_same_call(
         assert 0 <= again <= most_again, (node, again)
     assert ("round 1 of" in done.err) is (kept == 0), done.err
     site.nothing_is_left()
+    wait_until("both are given back", lambda: all(is_working(fleet, node) for node in NODES), timeout_s=120)
+
+
+def test_where_ansible_is_killed_tests_are_ended_before_the_nodes_are_given_back(fleet: Fleet, tmp_path: Path) -> None:
+    """The controller lives. Its nodes could get work while the test of half a minute still runs on them."""
+    site = Site(fleet, tmp_path, {"leaf-1": NODES})
+    wait_until("both work", lambda: all(is_working(fleet, node) for node in NODES), timeout_s=120)
+    process = site.start("--through", "nodes", "--seconds", "60", "--kubeconfig", KUBECONFIG.format(fleet.state))
+    wait_until("both have joined", lambda: all(site.joined(node) for node in NODES), timeout_s=MOST_S)
+    assert leftovers.end(FOLDER_VARIABLE, str(rounds(site))) > 0
+    _, err = process.communicate(timeout=MOST_S)
+    site.nothing_is_left()
+    assert process.returncode == 2 and "call this again: it goes on with this round" in err, err
+    assert "tests that may still run on gpu-1, gpu-2 are ended" in err.replace(" and ", ", "), err
     wait_until("both are given back", lambda: all(is_working(fleet, node) for node in NODES), timeout_s=120)

@@ -13,12 +13,12 @@ import pytest
 
 from gpu_burnin.fleet.fabric.model import Found
 
-from .fabric_site import FIRST_PORT, HOSTS, LAST_PORT, Site, name_of, on, program
+from .fabric_site import FIRST_PORT, HOSTS, LAST_PORT, Report, Site, name_of, on, program
 from .fleet import Fleet
 
 pytestmark = pytest.mark.soak
 # Links are what limits rates, as where there are real ones: on the lab's bridge it is the turns at two cores.
-USUAL, SLOW = "200mbit", "40mbit"
+USUAL, SLOW = "40mbit", "8mbit"
 SICK = "mon-1"
 OTHER_VERSION = "/usr/local/bin/gpu-burnin-other"
 DROPPED = {
@@ -51,18 +51,21 @@ def wall(fleet: Fleet, leaf: Sequence[str], other: Sequence[str], matches: str) 
         yield
 
 
+def shaped(fleet: Fleet, folder: Path, slow: Sequence[str]) -> tuple[Site, Report]:
+    """A run of eight hosts in sixteen pairs, of which a quarter has the slow host: the others are what is usual."""
+    site = Site(fleet, folder, {"leaf-1": HOSTS})
+    with rates(fleet, site.names, slow):
+        return site, site.finish("--without-cluster", "--through", "nodes", "--pairings", "4", "--seconds", "4")
+
+
 def test_links_of_one_rate_name_nobody(fleet: Fleet, tmp_path: Path) -> None:
-    site = Site(fleet, tmp_path, {"leaf-1": HOSTS})
-    with rates(fleet, HOSTS, ()):
-        done = site.finish("--without-cluster", "--through", "nodes", "--seconds", "4")
+    _, done = shaped(fleet, tmp_path, ())
     assert (done.rc, done.claims) == (0, []), done.report
 
 
 def test_a_slow_link_is_named_by_its_rate(fleet: Fleet, tmp_path: Path) -> None:
-    """Against the median of the eight tests in pairs; each byte of it is right."""
-    site = Site(fleet, tmp_path, {"leaf-1": HOSTS})
-    with rates(fleet, HOSTS, [SICK]):
-        done = site.finish("--without-cluster", "--through", "nodes", "--seconds", "4")
+    """Each byte of it is right."""
+    site, done = shaped(fleet, tmp_path, [SICK])
     assert done.rc == 1, done.err
     assert done.claims == [(f"node {SICK}", True, [SICK])], done.report
     [claim] = done.report["claims"]
