@@ -10,6 +10,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,8 @@ class Site:
 
     def __post_init__(self) -> None:
         self.file = self.folder / "run.json"
+        # A kept lab has the journals of earlier ones.
+        self.name = f"muster-{uuid.uuid4().hex[:12]}"
         for name in self.names:
             install(self.fleet, name)
 
@@ -58,7 +61,7 @@ class Site:
     @property
     def unit(self) -> str:
         """The unit of a test on a host."""
-        return f"muster-{self.folder.name}.service"
+        return f"{self.name}.service"
 
     def write(self) -> Path:
         """The inventory, beside the lab's: where its hosts stand, and a state directory of its own."""
@@ -67,7 +70,7 @@ class Site:
         shared = {
             "fleet_state_dir": str(self.folder / "state"),
             "fleet_known_hosts": str(self.fleet.state / "known_hosts"),
-            "fabric_node_dir": f"/run/muster-{self.folder.name}",
+            "fabric_node_dir": f"/run/{self.name}",
         }
         (folder / "group_vars/all.yml").write_text(yaml.safe_dump(shared))
         hosts = {
@@ -108,7 +111,7 @@ class Site:
         for name in self.names:
             found = self.fleet.must(name, f"systemctl is-active {self.unit} || true").split()
             assert found == ["inactive"], f"{name}: {found}"
-            files = self.fleet.must(name, f"ls /run/muster-{self.folder.name} 2>/dev/null || true").split()
+            files = self.fleet.must(name, f"ls /run/{self.name} 2>/dev/null || true").split()
             assert files == [], f"{name}: {files}"
 
 

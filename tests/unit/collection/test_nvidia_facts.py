@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.muster.fleet.plugins.module_utils.host import commands
 from ansible_collections.muster.fleet.plugins.module_utils.host.commands import (
     CommandError,
     NotInstalledError,
@@ -18,7 +19,6 @@ from ansible_collections.muster.fleet.plugins.module_utils.host.commands import 
     run_command,
 )
 from ansible_collections.muster.fleet.plugins.module_utils.nvidia import (
-    commands,
     driver,
     kernel,
     library,
