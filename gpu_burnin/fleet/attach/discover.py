@@ -10,21 +10,13 @@ from gpu_burnin.admission.client import NODES, KubeApi, Object
 from gpu_burnin.admission.objects import path_of, shown_name
 from gpu_burnin.api.attached import attached_path, preflight_taint
 from gpu_burnin.api.names import MANAGED_BY, SYSTEM_NAMESPACE
-from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
 from gpu_burnin.fleet.attach import monitoring
+from gpu_burnin.fleet.attach.ability import Refused
 from gpu_burnin.fleet.attach.policies import ADMISSION
 from gpu_burnin.fleet.attach.settings import Settings
 
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _GPU = "nvidia.com/gpu"
 _RELEASE = "meta.helm.sh/release-name"
-
-
-class Refused(GpuBurninError):
-    """The cluster is not one that can be attached so, and nothing was written."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, EXIT_FAIL)
 
 
 @dataclass(frozen=True)
@@ -70,29 +62,6 @@ def capabilities(api: KubeApi) -> Capabilities:
 def _kinds(api: KubeApi, version: str) -> set[str]:
     listed = api.find(f"/apis/{version}", f"list what it has of {version}") or {}
     return {str(one.get("kind")) for one in listed.get("resources") or []}
-
-
-def refuse_unable(api: KubeApi, wanted: Iterable[Object]) -> None:
-    """Raise Refused where the user may not write these, each named; ApiError where that cannot be asked."""
-    lacking = []
-    for kind in {one["kind"]: one for one in wanted}.values():
-        group = kind["apiVersion"].rpartition("/")[0]
-        parts = path_of(kind).split("/")
-        resource = {"group": group, "resource": parts[-2], "verb": "patch"}
-        resource |= {"namespace": kind["metadata"]["namespace"]} if "namespace" in kind["metadata"] else {}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": resource},
-        }
-        answer = api.create(_REVIEWS, review, "ask what you may do")
-        if not (answer.get("status") or {}).get("allowed"):
-            lacking.append(parts[-2])
-    if lacking:
-        raise Refused(
-            f"{api.server}: you may not write {', '.join(sorted(lacking))}; attach as an admin of the cluster, or give "
-            "one the files of --render"
-        )
 
 
 def refuse_others(api: KubeApi, wanted: Iterable[Object]) -> None:

@@ -10,18 +10,16 @@ from typing import Any
 
 import yaml
 
-from gpu_burnin.fleet.attach.course import Written, authority
+from gpu_burnin.fleet.attach.course import AUTHORITY_FILES, Written, authority
 from gpu_burnin.fleet.attach.manifests import parts
 from gpu_burnin.fleet.attach.settings import WEBHOOK_TAINTS, Settings
 from gpu_burnin.system.files import write_atomic
-
-_AUTHORITY = ("ca.crt", "ca.key")
 
 
 def write(folder: Path, settings: Settings, taints_by: str, now: datetime) -> list[Path]:
     """The manifests, a file for each part, to be applied in the order of their names; the files of before are replaced.
 
-    The webhook's authority is made once and kept beside them: the file with its key is a secret.
+    The webhook's authority is kept beside them until its last year: the file with its key is a secret.
     """
     settings = replace(settings, taints_by=taints_by)
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,11 +36,13 @@ def write(folder: Path, settings: Settings, taints_by: str, now: datetime) -> li
 
 
 def _kept(folder: Path, now: datetime) -> Mapping[str, str]:
-    files = [folder / name for name in _AUTHORITY]
-    if not all(path.exists() for path in files):
-        for name, text in authority(now).items():
-            write_atomic(folder / name, text.encode())
-    return {path.name: path.read_text(encoding="ascii") for path in files}
+    files = {name: folder / name for name in AUTHORITY_FILES}
+    found = {name: path.read_text(encoding="ascii") for name, path in files.items() if path.exists()}
+    made = authority(now, found)
+    if made != found:
+        for name, text in made.items():
+            write_atomic(files[name], text.encode())
+    return made
 
 
 def to_json(done: Written, *, dry_run: bool) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def one(found: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any
 
 
 def pods(of: Parts) -> dict[str, dict[str, Any]]:
-    work = (each for each in of.workloads if "template" in each["spec"])
+    work = (each for each in of.workloads if "template" in each.get("spec", {}))
     return {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in work}
 
 
@@ -168,7 +168,7 @@ def test_rendering_again_keeps_the_authority(tmp_path: Path) -> None:
     texts = {path.name: path.read_text() for path in first}
     assert {path.name: path.read_text() for path in render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)} == texts
     render.write(tmp_path, OBSERVING, WEBHOOK_TAINTS, NOW)
-    assert not (tmp_path / "60-taint.yaml").exists()
+    assert not (tmp_path / "50-taint.yaml").exists()
     assert all((path.stat().st_mode & 0o077) == 0 for path in tmp_path.iterdir())
 
 
