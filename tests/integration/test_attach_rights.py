@@ -25,6 +25,7 @@ from gpu_burnin.api.attached import (
     PROVISIONER_ACCOUNT,
     WEBHOOK,
     WEBHOOK_CA,
+    account_user,
 )
 from gpu_burnin.api.names import GATE_PROBE_NODE, SYSTEM_NAMESPACE
 from gpu_burnin.fleet.attach import course
@@ -216,6 +217,13 @@ def test_a_later_comparison_stands_in_ledger_and_decision(cluster: Cluster) -> N
     by_mark = cluster.muster(*approve, f"{name}={claim['fingerprint']}")
     assert by_mark.returncode == 0
     assert stated() == ("compared", "approved by hand: its fingerprint was compared")
+    # The node is gone for good: what is left of it the provisioner alone removes, for an admin who may be it.
+    admin, of = cluster.server.client("their-admin", ["system:masters"]), f"/apis/{NAMES.api_version}"
+    machine.beat()
+    user = {"Impersonate-User": account_user(PROVISIONER_ACCOUNT)}
+    for kind in ("nodeadmissions", "agentheartbeats", "nodeenrolments"):
+        assert admin.request("DELETE", f"{of}/{kind}/{name}").status == 403, kind
+        assert admin.request("DELETE", f"{of}/{kind}/{name}", headers=user).status == 200, kind
 
 
 def event(namespace: str, name: str) -> tuple[str, dict[str, Any]]:

@@ -268,6 +268,8 @@ def detach(dry_run: bool, cluster: str | None, as_json: bool, kubeconfig: Path, 
         click.echo(json.dumps({"removed": [*removed], "dry_run": dry_run}, indent=1))
     else:
         click.echo("\n".join(removed) if removed else "there is nothing of Muster here")
+        if removed:
+            click.echo(f"{len(removed)} of these would be removed" if dry_run else f"{len(removed)} of these removed")
 
 
 def _confirm(kubeconfig: Path, cluster: str | None) -> None:

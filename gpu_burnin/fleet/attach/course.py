@@ -22,7 +22,9 @@ from gpu_burnin.fleet.attach.discover import (
     Capabilities,
     Found,
     capabilities,
+    changes_of,
     look,
+    present,
     refuse_others,
     refuse_release,
     release,
@@ -49,6 +51,8 @@ class Written:
     settings: Settings
     written: tuple[str, ...]
     removed: tuple[str, ...]
+    # What was attached otherwise before: a sentence each.
+    changes: tuple[str, ...] = ()
 
 
 def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = False, apply: bool = True) -> Written:
@@ -72,7 +76,7 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
         refuse_release(api, helm, f"change it with `helm upgrade`, or `helm uninstall {helm}` first")
     # Helm's namespace has no mark of ours.
     refuse_others(api, [*([] if helm else first.namespace), *first.definitions])
-    found = look(api, settings)
+    found, changes = look(api, settings), changes_of(present(api), settings)
     if settings.enforcing and found.intolerant and not despite:
         raise Refused(
             f"{api.server}: these DaemonSets do not tolerate {settings.names.preflight}:NoSchedule and would not come "
@@ -86,7 +90,7 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
             _remove(api, one)
         _await_gate(api, settings)
     named = [shown_name(one) for one in made.all()]
-    return Written(can, found, settings, tuple(named), tuple(map(shown_name, obsolete)))
+    return Written(can, found, settings, tuple(named), tuple(map(shown_name, obsolete)), changes)
 
 
 def needs(first: Parts, of_all: Sequence[Object]) -> list[Need]:
