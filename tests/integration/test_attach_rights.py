@@ -32,10 +32,9 @@ from gpu_burnin.fleet.attach import course
 from gpu_burnin.fleet.attach.ability import Need, handed_out, on
 from gpu_burnin.fleet.attach.discover import capabilities
 from gpu_burnin.fleet.attach.manifests import parts
-from tests.integration.attach_cluster import ADMISSIONS, ENROLMENTS, NAMES, OWN, SETTINGS, TAINT, Cluster, denied
+from tests.integration.attach_cluster import ADMISSIONS, ENROLMENTS, NAMES, SETTINGS, TAINT, Cluster, denied, started
 from tests.integration.gate import NODES
-from tests.integration.kube import MERGE_PATCH, NO_BINARIES, api_server, binaries, until
-from tests.support.clocks import wait_until
+from tests.integration.kube import MERGE_PATCH, until
 
 WORDS = ["attach", "--image", SETTINGS.image, "--gpu-nodes", "example.com/gpu=yes", "--cluster", "test"]
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -44,12 +43,7 @@ OPS = "their-ops"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if binaries() is None:
-        pytest.skip(NO_BINARIES)
-    directory = tmp_path_factory.mktemp("foreign")
-    with api_server(directory, "--enable-aggregator-routing=true", foreign=True) as server:
-        made = Cluster(server, directory)
-        wait_until(lambda: made.objects().keys() >= OWN)
+    with started(tmp_path_factory.mktemp("foreign")) as made:
         yield made
 
 
@@ -94,7 +88,7 @@ def test_who_attaches_may_do_all_of_it_or_nothing_is_written(cluster: Cluster) -
     """With exactly the rights that it asks for it attaches and detaches; with one less it does neither."""
     user = {"KUBECONFIG": str(cluster.server.kubeconfig(OPS))}
     can = capabilities(cluster.api())
-    first = parts(replace(SETTINGS, taints_by="policy"), {})
+    first = parts(course.choose_taints(replace(SETTINGS, taints_by=course.AUTO), can), {})
     of_all = course.variants(SETTINGS, can)
     given = [need for _, held in handed_out(first.rights) for need in held]
     all_of_it = [*course.needs(first, of_all), *given]

@@ -12,15 +12,14 @@ from unittest import mock
 
 import pytest
 
-from tests.integration.attach_cluster import OWN, SETTINGS, TAINT, Cluster
-from tests.integration.kube import NO_BINARIES, api_server, binaries, until
+from tests.integration.attach_cluster import SETTINGS, TAINT, Cluster, started
+from tests.integration.kube import binaries, until
 from tests.lab.older import OLDER_VERSION, older_dir
-from tests.support.clocks import wait_until
 
 pytestmark = pytest.mark.soak
 PAGE = Path(__file__).resolve().parents[2] / "docs/operations/attach.md"
 EMULATED = ("1.33", "1.34", "1.35")
-# MutatingAdmissionPolicy of before 1.36, as who wants it has it.
+# MutatingAdmissionPolicy of before 1.36, as who wants it has it; 1.36.3 does not start so as it emulates an older one.
 _BETA = (
     "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
     "--feature-gates=MutatingAdmissionPolicy=true",
@@ -30,9 +29,7 @@ WORDS = ["attach", "--image", SETTINGS.image, "--gpu-nodes", "example.com/gpu=ye
 
 def attach_and_leave(directory: Path, *options: str) -> str:
     """Attach, enforce, let a Node in by the webhook alone, detach; the version that the API server says."""
-    with api_server(directory, "--enable-aggregator-routing=true", *options, foreign=True) as server:
-        cluster = Cluster(server, directory)
-        wait_until(lambda: {name for name in OWN if "ipaddresses" not in name} - cluster.objects().keys() == set())
+    with started(directory, *options) as cluster:
         before = cluster.objects()
         done = cluster.muster(*WORDS, "--level", "quick", "--json")
         assert done.returncode == 0, done.stderr
@@ -62,12 +59,11 @@ def pods(cluster: Cluster) -> set[str]:
 
 @pytest.mark.parametrize("version", EMULATED)
 def test_as_an_older_one(version: str, tmp_path: Path) -> None:
-    if binaries() is None:
-        pytest.skip(NO_BINARIES)
-    attach_and_leave(tmp_path, f"--emulated-version={version}", *(_BETA if version == "1.34" else ()))
+    attach_and_leave(tmp_path, f"--emulated-version={version}")
 
 
-def test_an_older_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), _BETA], ids=["beta off", "beta on"])
+def test_an_older_one(options: tuple[str, ...], tmp_path: Path) -> None:
     """Where MUSTER_OLDER_BINARIES, or the cache of the upgrade's tests, has kube-apiserver 1.35.4."""
     place = Path(os.environ.get("MUSTER_OLDER_BINARIES", older_dir()))
     now = binaries()
@@ -78,7 +74,7 @@ def test_an_older_one(tmp_path: Path) -> None:
     for name, folder in (("etcd", now), ("kube-apiserver", place)):
         (of_both / name).symlink_to((folder / name).resolve())
     with mock.patch.dict(os.environ, {"MUSTER_BINARIES": str(of_both)}):
-        assert attach_and_leave(tmp_path) == f"v{OLDER_VERSION}"
+        assert attach_and_leave(tmp_path, *options) == f"v{OLDER_VERSION}"
 
 
 def test_the_page_names_what_was_tried() -> None:

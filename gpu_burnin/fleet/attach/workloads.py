@@ -124,6 +124,7 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
             {"name": n, "mountPath": path, "readOnly": ro, **_COMES_LATE.get(n, {})} for n, _, path, ro in mounts
         ],
     }
+    there = {"nodeSelectorTerms": _terms(settings, "In")}
     spec = {
         "serviceAccountName": AGENT_ACCOUNT,
         "automountServiceAccountToken": False,
@@ -133,7 +134,7 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
         "terminationGracePeriodSeconds": 30,
         # It has to be on a node that nobody else may be on yet.
         "tolerations": [{"operator": "Exists"}],
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _terms(settings)}},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": there}},
         "containers": [container],
         "volumes": [{"name": n, **source} for n, source, _, _ in mounts],
     }
@@ -151,27 +152,21 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _terms(settings: Settings) -> dict[str, Any]:
+def _terms(settings: Settings, operator: str) -> list[dict[str, Any]]:
+    """A term of the label and one of each name; with NotIn each is of the Nodes that are not so."""
     gpu_nodes = settings.gpu_nodes
     terms: list[dict[str, Any]] = []
     if gpu_nodes.label:
-        wanted = {"key": gpu_nodes.label, "operator": "In", "values": [gpu_nodes.value]}
+        wanted = {"key": gpu_nodes.label, "operator": operator, "values": [gpu_nodes.value]}
         terms.append({"matchExpressions": [wanted]})
     for name in gpu_nodes.names:
-        terms.append({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]})
-    return {"nodeSelectorTerms": terms}
+        terms.append({"matchFields": [{"key": "metadata.name", "operator": operator, "values": [name]}]})
+    return terms
 
 
 def _elsewhere(settings: Settings) -> list[dict[str, Any]]:
     """Nodes that are no GPU Nodes, where there are any: root on a GPU node has the tokens of the pods on it."""
-    gpu_nodes = settings.gpu_nodes
-    wanted: list[dict[str, Any]] = []
-    if gpu_nodes.label:
-        other = {"key": gpu_nodes.label, "operator": "NotIn", "values": [gpu_nodes.value]}
-        wanted.append({"matchExpressions": [other]})
-    for name in gpu_nodes.names:
-        wanted.append({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [name]}]})
-    return [{"weight": 100, "preference": one} for one in wanted]
+    return [{"weight": 100, "preference": one} for one in _terms(settings, "NotIn")]
 
 
 def _priority() -> dict[str, Any]:
