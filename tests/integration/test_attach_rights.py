@@ -175,6 +175,7 @@ def tainted(cluster: Cluster, name: str) -> bool:
 
 
 def test_a_later_comparison_stands_in_ledger_and_decision(cluster: Cluster) -> None:
+    cluster.attach(SETTINGS.mode)
     machine = cluster.machine("gpu-trust")
     machine.try_to_register(spec={"taints": [TAINT]})
     machine.enrol()

@@ -80,5 +80,7 @@ def test_an_older_one(options: tuple[str, ...], tmp_path: Path) -> None:
 def test_the_page_names_what_was_tried() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| 1.")]
     emulated = {line.split("|")[1].strip() for line in rows if "emulated" in line}
-    assert emulated == set(EMULATED)
+    # Of the version of OLDER_VERSION it names the program itself.
+    assert emulated == {version for version in EMULATED if not OLDER_VERSION.startswith(f"{version}.")}
+    assert any(OLDER_VERSION in line for line in rows)
     assert {line.split("|")[1].strip() for line in rows if "untried" in line} == {"1.30", "1.31", "1.32"}
