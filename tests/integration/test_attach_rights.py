@@ -379,6 +379,11 @@ def test_what_a_stolen_token_leaves_behind_is_harmless(cluster: Cluster) -> None
         ("gpu-exact", {"example.com/gpu": "yes"}, 403),
     ):
         assert cluster.machine(name).try_to_register(labels=labels or {"a": "b"}).status == status, name
+    # Not stopped: one that says only later that it has GPUs came without the taint.
+    near = replace(cluster.machine("gpu-late"), name="gpu-near")
+    late = {"metadata": {"labels": {"example.com/gpu": "yes"}}}
+    assert near.kubelet().request("PATCH", f"{NODES}/gpu-near", late, MERGE_PATCH).status == 200
+    assert near.taints() == []
     # An admin's finalizer, that detach names, and does not take off.
     assert cluster.muster("attach", "approve", "gpu-kept", "--level", "quick").returncode == 0
     held = {"metadata": {"finalizers": ["example.com/held"]}}
