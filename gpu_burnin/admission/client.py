@@ -45,6 +45,11 @@ _BACKOFF_S = 0.2
 # Bookmarks come every minute or so: a watch that is silent for longer is dead.
 WATCH_SILENCE_S = 150.0
 _QUOTAS = "resourcequotas"
+# The answer to a path of no kind is no JSON; see _message.
+_NO_PATH = "404 Not Found"
+_NO_KIND = (
+    ": it has no such kind; give the kubeconfig of another cluster, or bring Muster here: `muster attach`, site.yml"
+)
 NODES = "/api/v1/nodes"
 CSRS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
@@ -333,7 +338,7 @@ class KubeApi:
         if status in (409, 422):
             return Conflict(sentence)
         if status == 404:
-            return NotFound(sentence, status)
+            return NotFound(f"{sentence}{_NO_KIND if message == _NO_PATH else ''}", status)
         if status == 410:
             return Gone(sentence, status)
         return ApiError(f"{sentence}; {_fix(status)}", status)

@@ -36,6 +36,8 @@ _PLURALS = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
+    "PriorityClass": "priorityclasses",
+    "PodDisruptionBudget": "poddisruptionbudgets",
     "PodMonitor": "podmonitors",
     "PrometheusRule": "prometheusrules",
 }

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
+import pytest
 import yaml
 
 from gpu_burnin.admission.client import ApiError, KubeApi
@@ -40,12 +41,16 @@ from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.types import Verdict
 from tests.integration.gate import NODES, node_info
 from tests.integration.kube import (
+    NO_BINARIES,
     STRATEGIC_PATCH,
     Server,
+    api_server,
+    binaries,
     free_ports,
     until,
 )
 from tests.support.admission_helpers import Signer, new_host_key
+from tests.support.clocks import wait_until
 from tests.support.command_line import called
 from tests.support.server_helpers import write_kubeconfig
 
@@ -244,6 +249,19 @@ class Cluster:
                     }
                     found[name] = {**item, "metadata": metadata}
         return found
+
+
+@contextmanager
+def started(directory: Path, *options: str) -> Iterator[Cluster]:
+    """An API server that others built, whose own objects are there; it finds the webhook by its Service, as one in a
+    cluster does. Skips the test where there are no binaries."""
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    with api_server(directory, "--enable-aggregator-routing=true", *options, foreign=True) as server:
+        made = Cluster(server, directory)
+        # What the API server makes for itself beside its first answers.
+        wait_until(lambda: made.objects().keys() >= OWN)
+        yield made
 
 
 @dataclass

@@ -29,7 +29,7 @@ _BEFORE = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Pair:
-    """Certificate and key, PEM."""
+    """Certificate and key, PEM. Of an authority the one before may follow, which servers of before still have."""
 
     certificate: str
     key: str
@@ -48,6 +48,23 @@ def make_authority(now: datetime, name: str) -> Pair:
         x509.BasicConstraints(ca=True, path_length=0), critical=True
     )
     return _pair(built.sign(key, hashes.SHA256()), key)
+
+
+def renew_authority(old: Pair, now: datetime, name: str) -> Pair:
+    """Another authority, and after it the certificate of the old one as long as that is valid.
+
+    All of the text is what the API server believes: so both the servers that have read the new one and those that have
+    not are believed, and no Node waits for one of them.
+    """
+    new = make_authority(now, name)
+    try:
+        [first, *_] = x509.load_pem_x509_certificates(old.certificate.encode())
+    except ValueError:
+        return new
+    if first.not_valid_after_utc <= now:
+        return new
+    before = first.public_bytes(serialization.Encoding.PEM).decode("ascii")
+    return Pair(f"{new.certificate}{before}", new.key)
 
 
 def make_server(authority: Pair, dns_name: str, now: datetime, lasts: timedelta = SERVER_LASTS) -> Pair:

@@ -142,7 +142,7 @@ def nodes(place: tuple[Path, str], as_json: bool) -> None:
     for one in found:
         decided = one.decision
         state = "waits" if decided is None else "approved" if decided.approved else "refused"
-        how = f"  {decided.who}: {decided.why}" if decided is not None else ""
+        how = f"  {one.trust}  {decided.who}: {decided.why}" if decided is not None else ""
         click.echo(f"{one.name}  {state}  {one.claim.fingerprint if one.claim else one.why}{how}")
     if not found:
         click.echo("no agent has come yet; see the pods of DaemonSet muster-node in muster-system")
@@ -152,7 +152,8 @@ def _shown(one: Any) -> dict[str, Any]:
     claim = one.claim
     of = {"fingerprint": claim.fingerprint, "machine_id": claim.machine_id} if claim else {"problem": one.why}
     decided = {"who": one.decision.who, "why": one.decision.why} if one.decision else {}
-    return {"node": one.name, "approved": one.decision and one.decision.approved, **of, **decided}
+    trust = {"trust": one.trust} if one.trust else {}
+    return {"node": one.name, "approved": one.decision and one.decision.approved, **trust, **of, **decided}
 
 
 @attach.command("approve")
@@ -162,8 +163,9 @@ def _shown(one: Any) -> dict[str, Any]:
     "--expect",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Only machines whose key is in this file, of the form of known_hosts by the names of Nodes; of all that wait, "
-    "unless nodes are named. A line `NODE machine-id ID` compares the machine id.",
+    help="Only machines whose key is in this file, of the form of known_hosts by the names of Nodes: of all that wait, "
+    "and of those believed on first use of which it has a key, unless nodes are named. A line `NODE machine-id ID` "
+    "compares the machine id.",
 )
 @click.option("--reason", default="approved by hand", show_default=True, help="Why, for the ledger.")
 @click.option("--level", default="standard", show_default=True, help="The least level of their burn-in.")
@@ -202,7 +204,7 @@ def approve(
     of_file = expected.of_file(expect) if expect is not None else None
     kubeconfig, domain = place
     api, keys = connect(kubeconfig), Names(domain)
-    wanted = marks or {one.name: "" for one in approving.claims(api, keys) if one.decision is None}
+    wanted = marks or {one.name: "" for one in approving.claims(api, keys) if approving.due(one, of_file)}
     failed = []
     with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
         for name, mark in wanted.items():
@@ -266,6 +268,8 @@ def detach(dry_run: bool, cluster: str | None, as_json: bool, kubeconfig: Path, 
         click.echo(json.dumps({"removed": [*removed], "dry_run": dry_run}, indent=1))
     else:
         click.echo("\n".join(removed) if removed else "there is nothing of Muster here")
+        if removed:
+            click.echo(f"{len(removed)} of these would be removed" if dry_run else f"{len(removed)} of these removed")
 
 
 def _confirm(kubeconfig: Path, cluster: str | None) -> None:

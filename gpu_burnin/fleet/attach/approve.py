@@ -30,7 +30,7 @@ from gpu_burnin.api.enrolment import (
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document, parse
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.attach.expected import COMPARED, Compare, first_use
+from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Compare, Expected, Trust, first_use
 from gpu_burnin.fleet.image.enrolments import decide
 from gpu_burnin.system.codec import to_json
 
@@ -39,17 +39,22 @@ _TOKEN_S = 600
 
 @dataclass(frozen=True)
 class Claimed:
-    """A node, what its agent claims, and the decision, None before there is one; `why` is what cannot be believed."""
+    """A node, what its agent claims, and the decision, None before there is one; `why` is what cannot be believed.
+
+    `trust` is how its key came to be believed, as the ledger has it; "" where it has another key, or none.
+    """
 
     name: str
     claim: Claim | None
     decision: Decision | None
     why: str = ""
+    trust: str = ""
 
 
 def claims(api: KubeApi, names: Names) -> list[Claimed]:
     """All of them. Raises ApiError."""
     found = []
+    ledger = {entry.name: entry.spec.identity for entry in _ledger(api, names)}
     for item in api.items(enrolments_path(names), "list the NodeEnrolments"):
         decision = None
         try:
@@ -58,8 +63,21 @@ def claims(api: KubeApi, names: Names) -> list[Claimed]:
             claim, why = claim_of(enrolment), ""
         except EnrolmentError as error:
             claim, why = None, str(error)
-        found.append(Claimed(str(item["metadata"]["name"]), claim, decision, why))
+        name = str(item["metadata"]["name"])
+        pinned = ledger.get(name)
+        trust = pinned.trust if pinned is not None and claim is not None and pinned.host_key == claim.host_key else ""
+        found.append(Claimed(name, claim, decision, why, trust))
     return sorted(found, key=lambda one: one.name)
+
+
+def due(one: Claimed, expected: Expected | None) -> bool:
+    """Whether it is decided on where no node is named: it waits, or was believed on first use and can be compared now.
+
+    Pure.
+    """
+    if one.decision is None:
+        return True
+    return expected is not None and one.claim is not None and one.trust == FIRST_USE and expected.has_key(one.claim)
 
 
 def approve(
@@ -83,7 +101,7 @@ def approve(
         raise EnrolmentError(f"{node}: its agent has not come yet; see that the pod of muster-node runs there")
     enrolment = parse_enrolment(found)
     claim = claim_of(enrolment)
-    ledger = {entry.name: entry for entry in map(parse, api.items(admissions_path(names), "list the NodeAdmissions"))}
+    ledger = {entry.name: entry for entry in _ledger(api, names)}
     there = api.node(node)
     if doubts := doubts_of(enrolment, claim, there, ledger, again=again):
         raise EnrolmentError(" | ".join(doubts))
@@ -104,9 +122,22 @@ def approve(
     elif old.spec.identity != (changed := with_known(identity, old.spec.identity)):
         change = {"spec": {"identity": to_json(changed)}}
         api.merge(admissions_path(names, node), change, f"write the NodeAdmission of {node}")
-    if enrolment.spec.decision is None:
+    if decided_anew(enrolment.spec.decision, trust, old.spec.identity if old else None):
         decide(api, names, enrolment, replace(decision, why=f"{decision.why}: {trust.why}"))
     return claim
+
+
+def decided_anew(before: Decision | None, trust: Trust, old: Identity | None) -> bool:
+    """Whether the decision is to be written, and not the one of `before` kept: what it says of a comparison would be
+    less than is known now. Pure."""
+    if before is None or not before.approved:
+        return True
+    nothing_new = trust.why == Trust().why or trust.why in before.why
+    return not nothing_new and (trust.how == COMPARED or old is None or old.trust != COMPARED)
+
+
+def _ledger(api: KubeApi, names: Names) -> Iterator[NodeAdmission]:
+    return map(parse, api.items(admissions_path(names), "list the NodeAdmissions"))
 
 
 def with_known(new: Identity, old: Identity) -> Identity:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -14,29 +14,32 @@ from gpu_burnin.admission.client import NODES, ApiError, Conflict, KubeApi, NotF
 from gpu_burnin.admission.gate_probe.attached import SAYS, changed_at, refuses
 from gpu_burnin.admission.objects import path_of, shown_name, write_objects
 from gpu_burnin.admission.provision import define
-from gpu_burnin.admission.webhook.certificate import Pair, make_authority, usable
+from gpu_burnin.admission.webhook.certificate import Pair, renew_authority, usable
 from gpu_burnin.api.attached import WEBHOOK_CA, Mode
-from gpu_burnin.api.names import CONDITION, LABEL_PREFIX, LEASE, PAUSE, SYSTEM_NAMESPACE, Names
+from gpu_burnin.api.names import CONDITION, GATE_PROBE_NODE, LABEL_PREFIX, LEASE, PAUSE, SYSTEM_NAMESPACE, Names
+from gpu_burnin.fleet.attach.ability import Need, Refused, on, refuse_unable
 from gpu_burnin.fleet.attach.discover import (
     Capabilities,
     Found,
-    Refused,
     capabilities,
+    changes_of,
     look,
+    present,
     refuse_others,
     refuse_release,
-    refuse_unable,
     release,
 )
 from gpu_burnin.fleet.attach.manifests import Parts, parts
 from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings
 
 AUTO = "auto"
+AUTHORITY_FILES = ("ca.crt", "ca.key")
 _SECRET = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{WEBHOOK_CA}"
 _MOST_TRIES = 5
 # An API server goes by a policy until it has seen that it is gone.
 _GATE_FORGOTTEN_S = _GATE_SEEN_S = 30.0
 _FORBIDDEN = 403
+_RENDER, _ANOTHER = "or give one the files of --render", "or have one do this"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Written:
     settings: Settings
     written: tuple[str, ...]
     removed: tuple[str, ...]
+    # What was attached otherwise before: a sentence each.
+    changes: tuple[str, ...] = ()
 
 
 def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = False, apply: bool = True) -> Written:
@@ -61,14 +66,17 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
     settings = choose_taints(settings, can)
     if settings.monitoring and not can.monitoring:
         raise Refused(f"{api.server}: it has no PodMonitor and PrometheusRule; leave --monitoring out")
-    first = parts(settings, {})
-    refuse_unable(api, first.all())
+    first, of_all = parts(settings, {}), variants(settings, can)
+    refuse_unable(api, needs(first, of_all), roles=first.rights, instead=_RENDER)
+    obsolete = [one for one in of_all if path_of(one) not in set(map(path_of, first.all()))]
+    obsolete = [one for one in obsolete if api.find(path_of(one), f"read {shown_name(one)}") is not None]
+    refuse_unable(api, on(obsolete, "delete"), instead=_RENDER)
     helm = release(api)
     if apply:
         refuse_release(api, helm, f"change it with `helm upgrade`, or `helm uninstall {helm}` first")
     # Helm's namespace has no mark of ours.
     refuse_others(api, [*([] if helm else first.namespace), *first.definitions])
-    found = look(api, settings)
+    found, changes = look(api, settings), changes_of(present(api), settings)
     if settings.enforcing and found.intolerant and not despite:
         raise Refused(
             f"{api.server}: these DaemonSets do not tolerate {settings.names.preflight}:NoSchedule and would not come "
@@ -76,15 +84,28 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
             "network and device plugin the toleration, and then --despite-daemonsets for those that can wait"
         )
     made = parts(settings, _authority(api, now) if _webhook(settings) else {})
-    obsolete = [one for one in variants(settings) if path_of(one) not in set(map(path_of, made.all()))]
-    removed = [shown_name(one) for one in obsolete if api.find(path_of(one), f"read {shown_name(one)}") is not None]
     if apply:
         _write(api, made, settings.names)
         for one in obsolete:
             _remove(api, one)
         _await_gate(api, settings)
     named = [shown_name(one) for one in made.all()]
-    return Written(can, found, settings, tuple(named), tuple(removed))
+    return Written(can, found, settings, tuple(named), tuple(map(shown_name, obsolete)), changes)
+
+
+def needs(first: Parts, of_all: Sequence[Object]) -> list[Need]:
+    """What attaching takes but for handing out rights. Applying is a patch, and a create of what is not there. Pure."""
+    return [
+        *(Need("list", group, resource) for group, resource in (("", "nodes"), ("", "pods"), ("apps", "daemonsets"))),
+        *on(of_all, "get"),
+        *on(first.all(), "create", "patch"),
+        *on(first.definitions, "update"),
+        # They are served when a list is answered.
+        *(Need("list", one["spec"]["group"], one["spec"]["names"]["plural"]) for one in first.definitions),
+        *on([*first.gate, *first.taint], "update"),
+        # The gate is tried by a dry run.
+        *(Need(verb, "", "nodes", name=GATE_PROBE_NODE) for verb in ("create", "patch")),
+    ]
 
 
 def choose_taints(settings: Settings, can: Capabilities) -> Settings:
@@ -96,17 +117,18 @@ def choose_taints(settings: Settings, can: Capabilities) -> Settings:
     return settings
 
 
-def authority(now: datetime) -> dict[str, str]:
-    """A new one for the webhook, as the Secret has it."""
-    made = make_authority(now, "muster-webhook")
-    return {"ca.crt": made.certificate, "ca.key": made.key}
+def authority(now: datetime, found: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The webhook's, as the Secret has it: the one that was found as long as it can stay, else another one."""
+    old = Pair(*((found or {}).get(key, "") for key in AUTHORITY_FILES))
+    made = old if usable(old, now) else renew_authority(old, now, "muster-webhook")
+    return dict(zip(AUTHORITY_FILES, (made.certificate, made.key), strict=True))
 
 
-def variants(settings: Settings) -> list[Object]:
-    """All objects that attach may have written, whatever its settings were."""
+def variants(settings: Settings, can: Capabilities) -> list[Object]:
+    """All objects that attach may have written in such a cluster, whatever its settings were."""
     found: dict[str, Object] = {}
-    for by in (WEBHOOK_TAINTS, POLICY_TAINTS):
-        of = replace(settings, mode=Mode.ENFORCING, taints_by=by, monitoring=True)
+    for by in (WEBHOOK_TAINTS, POLICY_TAINTS) if can.taint_policy else (WEBHOOK_TAINTS,):
+        of = replace(settings, mode=Mode.ENFORCING, taints_by=by, monitoring=can.monitoring)
         found |= {path_of(one): one for one in parts(of, {}).all()}
     return list(found.values())
 
@@ -124,16 +146,19 @@ def detach(
     First what adds taints, then the rights of the admitter, so that it can put nothing back; the gate, then the taints
     that it holds. Raises Refused and ApiError.
     """
+    of_namespace = [_in_system("coordination.k8s.io/v1", "Lease", LEASE), _in_system("v1", "ConfigMap", PAUSE)]
+    of_all = [*variants(settings, capabilities(api)), *of_namespace]
+    refuse_unable(api, [*on(of_all, "get"), Need("list", "", "nodes")], instead=_ANOTHER)
     helm = release(api)
     refuse_release(api, helm, f"`helm uninstall {helm}` first, then this")
-    there = [one for one in variants(settings) if api.find(path_of(one), f"read {shown_name(one)}") is not None]
+    there = [one for one in of_all if api.find(path_of(one), f"read {shown_name(one)}") is not None]
     guarded = [one for one in there if one["kind"] in ("Namespace", "CustomResourceDefinition")]
     refuse_others(api, guarded)
-    of_namespace = [_in_system("coordination.k8s.io/v1", "Lease", LEASE), _in_system("v1", "ConfigMap", PAUSE)]
-    there += [one for one in of_namespace if api.find(path_of(one)) is not None]
     nodes = [
         str(node["metadata"]["name"]) for node in api.items(NODES, "list the nodes") if traces(node, settings.names)
     ]
+    of_nodes = [Need("patch", "", resource) for resource in ("nodes", "nodes/status")] if nodes else []
+    refuse_unable(api, [*on(there, "delete"), *of_nodes], instead=_ANOTHER)
     if apply:
         order = sorted(there, key=_removal)
         before = [one for one in order if _removal(one) < _KEPT_TO_THE_END]
@@ -145,6 +170,7 @@ def detach(
                 sleep(0.5)
         for one in order[len(before) :]:
             _remove(api, one)
+        _await_end(api, [one for one in there if one["kind"] == "CustomResourceDefinition"], clock, sleep)
     return (*(shown_name(one) for one in sorted(there, key=_removal)), *(f"Node/{name} (marks)" for name in nodes))
 
 
@@ -223,6 +249,30 @@ def _remove(api: KubeApi, one: Object) -> None:
         return
 
 
+def _await_end(
+    api: KubeApi, definitions: Sequence[Object], clock: Callable[[], float], sleep: Callable[[float], None]
+) -> None:
+    """A definition ends when the last object of its kind has. Raises ApiError, and names those that do not."""
+    until_s = clock() + _GATE_FORGOTTEN_S
+    for one in definitions:
+        while api.find(path_of(one), f"read {shown_name(one)}") is not None:
+            if clock() > until_s:
+                raise ApiError(f"{api.server}: {shown_name(one)} does not end{_held(api, one)}")
+            sleep(0.5)
+
+
+def _held(api: KubeApi, definition: Object) -> str:
+    spec = definition["spec"]
+    [version] = [one["name"] for one in spec["versions"] if one["storage"]]
+    path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+    held = [
+        f"{one['metadata']['name']} ({', '.join(finalizers)})"
+        for one in api.items(path, f"list what is left of {shown_name(definition)}")
+        if (finalizers := one["metadata"].get("finalizers"))
+    ]
+    return f": somebody's finalizers hold {'; '.join(held)}; remove them, and run `muster detach` again" if held else ""
+
+
 def _await_gate(api: KubeApi, settings: Settings) -> None:
     """An API server goes by a policy seconds after it was written. Raises ApiError where it never does."""
     until_s = time.monotonic() + _GATE_SEEN_S
@@ -239,7 +289,7 @@ def _write(api: KubeApi, made: Parts, names: Names) -> None:
     write_objects(made.namespace, api, lambda: api, apply=True)
     write_objects(made.definitions, api, lambda: api, apply=True)
     define(api, names, apply=True, enrolments=True)
-    rest = [*made.rights, *made.config, *made.gate, *made.workloads, *made.taint, *made.monitoring]
+    rest = [*made.rights, *made.config, *made.gate, *made.taint, *made.workloads, *made.monitoring]
     write_objects(rest, api, lambda: api, apply=True)
     for one in (*made.gate, *made.taint):
         _take_back(api, one)
@@ -261,10 +311,10 @@ def _authority(api: KubeApi, now: datetime) -> Mapping[str, str]:
     """The webhook's, as it is where it can stay."""
     found = (api.find(_SECRET, "read the webhook's authority") or {}).get("data") or {}
     try:
-        texts = {key: base64.b64decode(found[key]).decode("ascii") for key in ("ca.crt", "ca.key")}
+        texts = {key: base64.b64decode(found[key]).decode("ascii") for key in AUTHORITY_FILES}
     except (KeyError, binascii.Error, UnicodeDecodeError):
-        return authority(now)
-    return texts if usable(Pair(texts["ca.crt"], texts["ca.key"]), now) else authority(now)
+        texts = {}
+    return authority(now, texts)
 
 
 def _in_system(version: str, kind: str, name: str) -> Object:

@@ -6,25 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from gpu_burnin.admission.client import NODES, KubeApi, Object
 from gpu_burnin.admission.objects import path_of, shown_name
-from gpu_burnin.api.attached import attached_path, preflight_taint
+from gpu_burnin.api.attached import AGENT_ACCOUNT, attached_path, parse_attached, preflight_taint
 from gpu_burnin.api.names import MANAGED_BY, SYSTEM_NAMESPACE
-from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach import monitoring
+from gpu_burnin.fleet.attach.ability import Refused
 from gpu_burnin.fleet.attach.policies import ADMISSION
 from gpu_burnin.fleet.attach.settings import Settings
+from gpu_burnin.fleet.attach.workloads import CONFIG, SSH
 
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _GPU = "nvidia.com/gpu"
 _RELEASE = "meta.helm.sh/release-name"
-
-
-class Refused(GpuBurninError):
-    """The cluster is not one that can be attached so, and nothing was written."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, EXIT_FAIL)
 
 
 @dataclass(frozen=True)
@@ -72,29 +68,6 @@ def _kinds(api: KubeApi, version: str) -> set[str]:
     return {str(one.get("kind")) for one in listed.get("resources") or []}
 
 
-def refuse_unable(api: KubeApi, wanted: Iterable[Object]) -> None:
-    """Raise Refused where the user may not write these, each named; ApiError where that cannot be asked."""
-    lacking = []
-    for kind in {one["kind"]: one for one in wanted}.values():
-        group = kind["apiVersion"].rpartition("/")[0]
-        parts = path_of(kind).split("/")
-        resource = {"group": group, "resource": parts[-2], "verb": "patch"}
-        resource |= {"namespace": kind["metadata"]["namespace"]} if "namespace" in kind["metadata"] else {}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": resource},
-        }
-        answer = api.create(_REVIEWS, review, "ask what you may do")
-        if not (answer.get("status") or {}).get("allowed"):
-            lacking.append(parts[-2])
-    if lacking:
-        raise Refused(
-            f"{api.server}: you may not write {', '.join(sorted(lacking))}; attach as an admin of the cluster, or give "
-            "one the files of --render"
-        )
-
-
 def refuse_others(api: KubeApi, wanted: Iterable[Object]) -> None:
     """Raise Refused where one of these is there and not of an attach: a built fleet's, or somebody else's."""
     for one in wanted:
@@ -117,6 +90,44 @@ def refuse_release(api: KubeApi, name: str, instead: str) -> None:
     """Raise Refused where there is a release: what is written beside Helm is undone by its next upgrade."""
     if name:
         raise Refused(f"{api.server}: Muster is here as release {name} of Helm in {SYSTEM_NAMESPACE}; {instead}")
+
+
+def present(api: KubeApi) -> dict[str, str]:
+    """How it is attached now, by option; empty where it is not, or not to be read. Raises ApiError."""
+    base = f"/namespaces/{SYSTEM_NAMESPACE}"
+    attached = api.find(attached_path(), "read how it is attached")
+    config = api.find(f"/api/v1{base}/configmaps/{CONFIG}", "read the agents' configuration") or {}
+    agents = api.find(f"/apis/apps/v1{base}/daemonsets/{AGENT_ACCOUNT}", "read the DaemonSet of the agents") or {}
+    try:
+        was = parse_attached(attached or {})
+        agent = yaml.safe_load(config["data"]["agent.yaml"])
+        volumes = agents["spec"]["template"]["spec"]["volumes"]
+        [driver] = [one["hostPath"]["path"] for one in volumes if one["name"] == "driver"]
+        return {
+            "mode": str(was.mode),
+            "--gpu-nodes": was.gpu_nodes.words,
+            "--level": str(agent["level"]),
+            "--driver-root": str(driver),
+            "--ssh-host-keys": _yes(str(agent["host_key"]).startswith(SSH)),
+        }
+    except (GpuBurninError, KeyError, TypeError, ValueError, yaml.YAMLError):
+        return {}
+
+
+def changes_of(was: Mapping[str, str], settings: Settings) -> tuple[str, ...]:
+    """What is other than before, a sentence each: who leaves an option out has its default. Pure."""
+    now = {
+        "mode": str(settings.mode),
+        "--gpu-nodes": settings.gpu_nodes.words,
+        "--level": settings.level,
+        "--driver-root": settings.driver_root,
+        "--ssh-host-keys": _yes(settings.ssh_host_keys),
+    }
+    return tuple(f"{key} {now[key]}, was {old}" for key, old in was.items() if now[key] != old)
+
+
+def _yes(whether: bool) -> str:
+    return "yes" if whether else "no"
 
 
 def look(api: KubeApi, settings: Settings) -> Found:

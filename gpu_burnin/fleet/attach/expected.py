@@ -49,8 +49,24 @@ def of_fingerprint(fingerprint: str) -> Compare:
     return compare
 
 
-def of_file(path: Path) -> Compare:
-    """The machine that a file names. Raises GpuBurninError for one that cannot be read."""
+@dataclass(frozen=True)
+class Expected:
+    """The machines that a file names, by the names of Nodes."""
+
+    hosts: kh.KnownHosts
+
+    def __call__(self, claim: Claim) -> Trust:
+        return _of_hosts(self.hosts, claim)
+
+    def has_key(self, claim: Claim) -> bool:
+        """Whether it says which key of this type is the node's, or that one is revoked."""
+        name, key = claim.node, kh.HostKey(*claim.host_key.split())
+        pinned = self.hosts.keys(name)
+        return any(one.key_type == key.key_type for one in pinned) or self.hosts.revoked(name, kh.DEFAULT_PORT, key)
+
+
+def of_file(path: Path) -> Expected:
+    """The machines of a file. Raises GpuBurninError for one that cannot be read."""
     if not path.exists():
         raise GpuBurninError(f"{path}: there is no such file of expected keys; correct --expect")
     hosts = kh.load(path)
@@ -60,7 +76,7 @@ def of_file(path: Path) -> Compare:
                 f"{path}: {entry.key.blob_base64!r} of {entry.hosts} is no machine id; write the 32 hexadecimal "
                 "digits of its /etc/machine-id"
             )
-    return lambda claim: _of_hosts(hosts, claim)
+    return Expected(hosts)
 
 
 def _of_hosts(hosts: kh.KnownHosts, claim: Claim) -> Trust:

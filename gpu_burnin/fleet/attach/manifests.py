@@ -33,15 +33,17 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """What is written, by file name of `--render`. The gate stands before what it binds."""
+    """What is written, by file name of `--render`. The gate stands before what it binds, and what the API server is to
+    believe of the webhook before its pods.
+    """
 
     namespace: list[Object]
     definitions: list[Object]
     rights: list[Object]
     config: list[Object]
     gate: list[Object]
-    workloads: list[Object]
     taint: list[Object]
+    workloads: list[Object]
     monitoring: list[Object]
 
     def files(self) -> dict[str, list[Object]]:

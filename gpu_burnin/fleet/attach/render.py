@@ -10,18 +10,19 @@ from typing import Any
 
 import yaml
 
-from gpu_burnin.fleet.attach.course import Written, authority
+from gpu_burnin.fleet.attach.course import AUTHORITY_FILES, Written, authority
 from gpu_burnin.fleet.attach.manifests import parts
 from gpu_burnin.fleet.attach.settings import WEBHOOK_TAINTS, Settings
 from gpu_burnin.system.files import write_atomic
 
-_AUTHORITY = ("ca.crt", "ca.key")
+# What node-feature-discovery and gpu-operator write, minutes after a Node was created.
+_LATE = ("nvidia.com/", "feature.node.kubernetes.io/")
 
 
 def write(folder: Path, settings: Settings, taints_by: str, now: datetime) -> list[Path]:
     """The manifests, a file for each part, to be applied in the order of their names; the files of before are replaced.
 
-    The webhook's authority is made once and kept beside them: the file with its key is a secret.
+    The webhook's authority is kept beside them until its last year: the file with its key is a secret.
     """
     settings = replace(settings, taints_by=taints_by)
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,11 +39,13 @@ def write(folder: Path, settings: Settings, taints_by: str, now: datetime) -> li
 
 
 def _kept(folder: Path, now: datetime) -> Mapping[str, str]:
-    files = [folder / name for name in _AUTHORITY]
-    if not all(path.exists() for path in files):
-        for name, text in authority(now).items():
-            write_atomic(folder / name, text.encode())
-    return {path.name: path.read_text(encoding="ascii") for path in files}
+    files = {name: folder / name for name in AUTHORITY_FILES}
+    found = {name: path.read_text(encoding="ascii") for name, path in files.items() if path.exists()}
+    made = authority(now, found)
+    if made != found:
+        for name, text in made.items():
+            write_atomic(files[name], text.encode())
+    return made
 
 
 def to_json(done: Written, *, dry_run: bool) -> dict[str, Any]:
@@ -59,6 +62,7 @@ def to_json(done: Written, *, dry_run: bool) -> dict[str, Any]:
         "at_work": [*found.at_work],
         "without_gpus": [*found.without_gpus],
         "intolerant_daemonsets": [*found.intolerant],
+        "changes": [*done.changes],
         "written": [*done.written],
         "removed": [*done.removed],
     }
@@ -81,10 +85,17 @@ def text(done: Written, *, dry_run: bool) -> str:
     if found.without_gpus:
         lines.append(f"without nvidia.com/gpu: {', '.join(found.without_gpus)}; is the device plugin there?")
     if found.intolerant:
+        when = "these stay away from new GPU Nodes" if settings.enforcing else "these stay away once you --enforce"
         lines.append(
-            f"before --enforce, or they stay away from new GPU Nodes: {', '.join(found.intolerant)} need a "
-            f"toleration of {settings.names.preflight}:NoSchedule"
+            f"{when}, until they tolerate {settings.names.preflight}:NoSchedule: {', '.join(found.intolerant)}"
         )
-    lines += [f"removed: {name}" for name in done.removed]
-    lines.append(f"{len(done.written)} objects {would}written; next: muster attach nodes, muster attach approve NODE")
+    if settings.gpu_nodes.label.startswith(_LATE):
+        lines.append(
+            f"{settings.gpu_nodes.label}: labels of this kind mostly come after a Node was created, and then its taint "
+            "does not; take it only where kubelet registers with it (--node-labels)"
+        )
+    lines += [f"{would}changed: {sentence}" for sentence in done.changes]
+    lines += [f"{would}removed: {name}" for name in done.removed]
+    then = "the same without --dry-run" if dry_run else "muster attach nodes, then muster attach approve NODE"
+    lines.append(f"{len(done.written)} objects {would}written; next: {then}")
     return "\n".join(lines) + "\n"

@@ -8,6 +8,7 @@ from typing import Any
 from gpu_burnin.api.attached import (
     ADMITTER_ACCOUNT,
     AGENT_ACCOUNT,
+    GATE_EVENT_NAME,
     PROBE_ACCOUNT,
     PROVISIONER_ACCOUNT,
 )
@@ -29,7 +30,8 @@ def rights(settings: Settings, gate: Sequence[Mapping[str, Any]]) -> list[dict[s
         _rule("", ["pods/eviction"], ["create"]),
         _rule(group, ["agentheartbeats", "nodeadmissions"], READ),
         _rule(group, ["nodeadmissions/status"], ["patch"]),
-        {**_rule("", ["events"], ["create", "patch"]), "apiGroups": ["", "events.k8s.io"]},
+        # Of Nodes in default, of pods in theirs.
+        _rule("", ["events"], ["create"]),
     )
     # RBAC cannot limit a shared account to the own Node: the policies muster-agents and muster-agent-... do.
     agent = (
@@ -38,10 +40,11 @@ def rights(settings: Settings, gate: Sequence[Mapping[str, Any]]) -> list[dict[s
         _rule(group, ["nodeenrolments"], ["get", "create", "patch"]),
     )
     provisioner = (
-        _rule("", ["nodes"], ["get", "list"]),
-        _rule(group, ["nodeadmissions"], ["get", "list", "create", "patch", "delete"]),
-        _rule(group, ["nodeenrolments"], ["get", "list", "patch", "delete"]),
-        _rule(group, ["agentheartbeats"], ["list", "delete"]),
+        _rule("", ["nodes"], ["get"]),
+        # Nobody else may remove what is left of a node that is gone.
+        _rule(group, ["nodeadmissions"], ["list", "create", "patch", "delete"]),
+        _rule(group, ["nodeenrolments"], ["get", "patch", "delete"]),
+        _rule(group, ["agentheartbeats"], ["delete"]),
     )
     kinds = {one["kind"]: f"{one['kind'].lower()[:-1]}ies" for one in gate if one["kind"].endswith("Policy")}
     kinds |= {one["kind"]: f"{one['kind'].lower()}s" for one in gate if not one["kind"].endswith("Policy")}
@@ -53,7 +56,10 @@ def rights(settings: Settings, gate: Sequence[Mapping[str, Any]]) -> list[dict[s
             **_rule("admissionregistration.k8s.io", sorted(set(kinds.values())), ["get"]),
             "resourceNames": names,
         },
-        {**_rule("", ["events"], ["create", "patch"]), "apiGroups": [""]},
+    )
+    of_event = (
+        # A resourceName cannot limit a create; one by apply has a name.
+        {**_rule("", ["events"], ["create", "patch"]), "resourceNames": [GATE_EVENT_NAME]},
     )
     of_lease = (
         # A resourceName cannot limit a create.
@@ -70,7 +76,8 @@ def rights(settings: Settings, gate: Sequence[Mapping[str, Any]]) -> list[dict[s
     }
     for account, rules in accounts.items():
         found += [_account(account), *_bound(account, rules, "")]
-    return [*found, *_bound(ADMITTER_ACCOUNT, of_lease, SYSTEM_NAMESPACE)]
+    of_namespace = {ADMITTER_ACCOUNT: of_lease, PROBE_ACCOUNT: of_event}
+    return found + [one for of in of_namespace.items() for one in _bound(*of, SYSTEM_NAMESPACE)]
 
 
 def _account(name: str) -> dict[str, Any]:

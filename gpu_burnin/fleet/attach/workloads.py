@@ -31,6 +31,9 @@ _COMES_LATE = {"driver": {"mountPropagation": "HostToContainer"}}
 # kubelet renews the file when 80 % of the time is over.
 _TOKEN_S = 3600
 APP = "app.kubernetes.io/name"
+PRIORITY = "muster"
+# The most that a class of users may have. It goes first, and ends no work: a burn-in or an admitter waits for room.
+_PRIORITY = 1_000_000_000
 STAMP = "checksum/config"
 
 
@@ -66,6 +69,7 @@ def deployments(
             ),
         ),
     ]
+    found += [_priority(), _one_at_a_time(ADMITTER_ACCOUNT)]
     if webhook_reads is None:
         return found
     command = ["webhook", "--attached", f"{ETC}/attached", "--ca", f"{ETC}/webhook-ca", "--domain", settings.domain]
@@ -84,7 +88,7 @@ def deployments(
         "metadata": {"name": WEBHOOK, "namespace": SYSTEM_NAMESPACE},
         "spec": {"selector": {APP: WEBHOOK}, "ports": [{"port": 443, "targetPort": WEBHOOK_PORT, "protocol": "TCP"}]},
     }
-    return [*found, _deployment(WEBHOOK, 2, stamp([*texts, *webhook_reads]), pod), service]
+    return [*found, _deployment(WEBHOOK, 2, stamp([*texts, *webhook_reads]), pod), service, _one_at_a_time(WEBHOOK)]
 
 
 def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
@@ -120,15 +124,17 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
             {"name": n, "mountPath": path, "readOnly": ro, **_COMES_LATE.get(n, {})} for n, _, path, ro in mounts
         ],
     }
+    there = {"nodeSelectorTerms": _terms(settings, "In")}
     spec = {
         "serviceAccountName": AGENT_ACCOUNT,
         "automountServiceAccountToken": False,
         "hostPID": True,
         "enableServiceLinks": False,
+        "priorityClassName": PRIORITY,
         "terminationGracePeriodSeconds": 30,
         # It has to be on a node that nobody else may be on yet.
         "tolerations": [{"operator": "Exists"}],
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _terms(settings)}},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": there}},
         "containers": [container],
         "volumes": [{"name": n, **source} for n, source, _, _ in mounts],
     }
@@ -146,15 +152,49 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _terms(settings: Settings) -> dict[str, Any]:
+def _terms(settings: Settings, operator: str) -> list[dict[str, Any]]:
+    """A term of the label and one of each name; with NotIn each is of the Nodes that are not so."""
     gpu_nodes = settings.gpu_nodes
     terms: list[dict[str, Any]] = []
     if gpu_nodes.label:
-        wanted = {"key": gpu_nodes.label, "operator": "In", "values": [gpu_nodes.value]}
+        wanted = {"key": gpu_nodes.label, "operator": operator, "values": [gpu_nodes.value]}
         terms.append({"matchExpressions": [wanted]})
     for name in gpu_nodes.names:
-        terms.append({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]})
-    return {"nodeSelectorTerms": terms}
+        terms.append({"matchFields": [{"key": "metadata.name", "operator": operator, "values": [name]}]})
+    return terms
+
+
+def _elsewhere(settings: Settings) -> list[dict[str, Any]]:
+    """Nodes that are no GPU Nodes, where there are any: root on a GPU node has the tokens of the pods on it."""
+    return [{"weight": 100, "preference": one} for one in _terms(settings, "NotIn")]
+
+
+def _priority() -> dict[str, Any]:
+    """Of its own: some managed clusters keep those of the system to their own namespaces."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": PRIORITY},
+        "value": _PRIORITY,
+        "globalDefault": False,
+        "preemptionPolicy": "Never",
+        "description": "Muster's pods: first in the queue, the last that a node in need ends, and no pod is ended for "
+        "them.",
+    }
+
+
+def _one_at_a_time(name: str) -> dict[str, Any]:
+    """Who drains nodes leaves one of two; a pod that does not work holds nobody up."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": SYSTEM_NAMESPACE},
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": {APP: name}},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
 
 
 def _token() -> dict[str, Any]:
@@ -196,6 +236,8 @@ def _pod(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **({"serviceAccountName": of["account"]} if of["account"] else {}),
+        "priorityClassName": PRIORITY,
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": _elsewhere(settings)}},
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,
@@ -213,16 +255,17 @@ def _pod(
 def _deployment(name: str, replicas: int, stamped: str, pod: Mapping[str, Any]) -> dict[str, Any]:
     labels = {APP: name}
     apart = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": labels},
+        "weight": 100,
+        "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}},
     }
+    # Preferred: in a cluster with one node the second one starts all the same.
+    others = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    affinity = {**pod["affinity"], **(others if replicas > 1 else {})}
     # A change of the configuration is another pod: nothing here rereads it.
     annotations = {STAMP: stamped}
     template = {
         "metadata": {"labels": {**labels, **MANAGED_BY}, "annotations": annotations},
-        "spec": {**pod, "topologySpreadConstraints": [apart]},
+        "spec": {**pod, "affinity": affinity},
     }
     return {
         "apiVersion": "apps/v1",

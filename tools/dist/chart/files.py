@@ -19,7 +19,7 @@ from .emit import Template
 from .symbols import BY_SSH, ENFORCE, MARKS, MONITORING, POLICY, REPEATED, Chart, chart, written
 
 _STATIC = Path(__file__).parent / "static"
-_GATE, _TAINT = "40-gate.yaml", "60-taint.yaml"
+_GATE, _TAINT = "40-gate.yaml", "50-taint.yaml"
 _INCLUDED = {_GATE: "muster.gate", _TAINT: "muster.taint"}
 _VARIABLES = f"""\
 {{{{- {ENFORCE} := .Values.enforce }}}}

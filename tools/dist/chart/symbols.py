@@ -30,6 +30,7 @@ from .merge import ABSENT, Choice, Raw, merge
 IMAGE, LEVEL, ROOT, CLUSTER = "xMUSTERxIMAGEx", "xMUSTERxLEVELx", "xMUSTERxROOTx", "xMUSTERxCLUSTERx"
 LABEL, VALUE, NAME, NODES = "xMUSTERxLABELx", "xMUSTERxVALUEx", "xMUSTERxNAMEx", "xMUSTERxNODESx"
 AUTHORITY = {"ca.crt": "xMUSTERxCERTIFICATEx", "ca.key": "xMUSTERxKEYx"}
+AUTHORITY_MADE = "muster.dev/authority-made"
 _OBJECT, _OLD = "object", "(oldObject != null ? oldObject : object)"
 ENFORCE, POLICY, MONITORING, BY_SSH = "$enforce", "$policy", "$monitoring", "$bySSH"
 
@@ -88,7 +89,11 @@ def chart() -> Chart:
     config["data"] = Raw('{{ include "muster.config" . }}')
     attached["data"] = {ATTACHED_KEY: Raw('{{ include "muster.attached" . }}')}
     gate["data"] = {GATE_KEY: Raw('{{ include "muster.lookedAt" . }}')}
-    for one in _objects(files["50-workloads.yaml"]):
+    [secret] = [one for one in _objects(files["30-config.yaml"]) if one["kind"] == "Secret"]
+    # Templates cannot read when a certificate ends: when Helm made it stands beside it.
+    made = {AUTHORITY_MADE: Raw('{{ get (include "muster.authority" . | fromJson) "made" }}')}
+    secret["metadata"]["annotations"] = Choice('(get (include "muster.authority" . | fromJson) "made")', made, ABSENT)
+    for one in _objects(files["60-workloads.yaml"]):
         _stamp(one)
     return Chart(files, shared)
 
@@ -142,7 +147,7 @@ def _objects(trees: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 def _stamp(one: dict[str, Any]) -> None:
     """The stamp is of what Helm has put in."""
-    template = one["spec"].get("template")
+    template = one.get("spec", {}).get("template")
     if template is not None:
         name = "muster.webhookStamp" if one["metadata"]["name"] == WEBHOOK else "muster.stamp"
         template["metadata"]["annotations"] = {STAMP: Raw('{{ include "' + name + '" . }}')}

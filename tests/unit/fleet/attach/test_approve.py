@@ -10,11 +10,19 @@ import pytest
 import yaml
 
 from gpu_burnin.api.attached import ENROLLED_BY_AGENT
-from gpu_burnin.api.enrolment import Claim, Enrolment, EnrolmentSpec
+from gpu_burnin.api.enrolment import Claim, Decision, Enrolment, EnrolmentSpec
 from gpu_burnin.api.record import Identity, NodeAdmission, Spec
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.attach.approve import current_cluster, doubts_of, with_known, with_token
-from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE
+from gpu_burnin.fleet.attach.approve import (
+    Claimed,
+    current_cluster,
+    decided_anew,
+    doubts_of,
+    due,
+    with_known,
+    with_token,
+)
+from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Trust, of_file
 
 KEY, MACHINE = "ssh-ed25519 AAAA", "a" * 32
 CLAIM = Claim("gpu-1", ENROLLED_BY_AGENT, KEY, MACHINE, "b", "", "0" * 64)
@@ -52,6 +60,39 @@ def test_what_is_known_of_a_key_stays_and_does_not_count_for_another_one() -> No
     other = Identity(host_key="ssh-ed25519 BBBB", trust=FIRST_USE)
     assert with_known(other, old) == other
     assert with_known(replace(old, trust=COMPARED), replace(old, trust=FIRST_USE)).trust == COMPARED
+
+
+BY_HAND = Decision(True, "ops", "by hand: its key was compared with nothing", "t")
+
+
+@pytest.mark.parametrize(
+    ("before", "trust", "pinned", "anew"),
+    [
+        (None, Trust(), "", True),
+        (replace(BY_HAND, approved=False), Trust(), "first-use", True),
+        (BY_HAND, Trust(), "first-use", False),
+        (BY_HAND, Trust(COMPARED, "its fingerprint was compared"), "first-use", True),
+        (BY_HAND, Trust(why="its machine id is the one in f; its key was compared with nothing"), "first-use", True),
+        (BY_HAND, Trust(why="its machine id is the one in f; its key was compared with nothing"), "compared", False),
+        (
+            replace(BY_HAND, why="x: its fingerprint was compared"),
+            Trust(COMPARED, "its fingerprint was compared"),
+            "compared",
+            False,
+        ),
+    ],
+)
+def test_a_decision_says_what_was_compared_since(before: Any, trust: Trust, pinned: str, anew: bool) -> None:
+    assert decided_anew(before, trust, Identity(host_key=KEY, trust=pinned)) is anew
+
+
+def test_a_file_of_keys_is_for_those_that_wait_and_those_of_first_use(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"gpu-1 ssh-ed25519 {'A' * 68}\n")
+    expected, known = of_file(file), Claimed("gpu-1", CLAIM, BY_HAND, trust=FIRST_USE)
+    assert due(replace(known, decision=None), None) and due(known, expected)
+    assert not due(known, None) and not due(replace(known, trust=COMPARED), expected)
+    assert not due(replace(known, claim=replace(CLAIM, node="gpu-2")), expected)
 
 
 def test_a_machine_of_an_image_is_not_approved_here() -> None:

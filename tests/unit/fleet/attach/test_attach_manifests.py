@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gpu_burnin.api.attached import GpuNodes, Mode, parse_attached, parse_gpu_no
 from gpu_burnin.api.names import Names
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach import course, render
-from gpu_burnin.fleet.attach.discover import blocked
+from gpu_burnin.fleet.attach.discover import Capabilities, Found, blocked, changes_of
 from gpu_burnin.fleet.attach.manifests import Parts, parts
 from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings, check
 from gpu_burnin.node.contained import LINKS
@@ -39,7 +39,7 @@ def one(found: list[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any
 
 
 def pods(of: Parts) -> dict[str, dict[str, Any]]:
-    work = (each for each in of.workloads if "template" in each["spec"])
+    work = (each for each in of.workloads if "template" in each.get("spec", {}))
     return {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in work}
 
 
@@ -91,6 +91,52 @@ def test_a_webhook_that_is_away_decides_nothing() -> None:
     assert {each["kind"] for each in by_policy.taint} == {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
     assert "muster-preflight-taint" not in pods(by_policy)
     assert not [each for each in by_policy.config if each["kind"] == "Secret"]
+
+
+def test_the_control_side_prefers_other_nodes_and_is_drained_one_at_a_time() -> None:
+    of, found = made(), pods(made())
+    for name in ("muster-admitter", "muster-preflight-taint", "muster-gate-probe"):
+        affinity = found[name]["affinity"]
+        terms = affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        label, field = ("example.com/gpu", "NotIn", ["yes"]), ("metadata.name", "NotIn", ["gpu-x"])
+        assert [tuple(each.values()) for term in terms for each in next(iter(term["preference"].values()))] == [
+            label,
+            field,
+        ]
+        assert "requiredDuringSchedulingIgnoredDuringExecution" not in str(affinity)
+        apart = (affinity.get("podAntiAffinity") or {}).get("preferredDuringSchedulingIgnoredDuringExecution", [])
+        [replicas] = [
+            each["spec"]["replicas"]
+            for each in of.workloads
+            if each["metadata"]["name"] == name and each["kind"] == "Deployment"
+        ]
+        budgets = [each for each in of.workloads if each["kind"] == "PodDisruptionBudget"]
+        mine = [each for each in budgets if each["metadata"]["name"] == name]
+        # A budget of one pod would hold up each drain.
+        assert (len(apart), len(mine)) == ((1, 1) if replicas > 1 else (0, 0)), name
+        labels = {"app.kubernetes.io/name": name}
+        assert all(each["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels for each in apart)
+        assert all(each["spec"]["selector"]["matchLabels"] == labels for each in mine)
+    by_policy = parts(replace(ENFORCING, taints_by=POLICY_TAINTS), {}).workloads
+    assert [each["metadata"]["name"] for each in by_policy if each["kind"] == "PodDisruptionBudget"] == [
+        "muster-admitter"
+    ]
+
+
+def test_no_pod_of_others_gives_way_to_one_of_muster() -> None:
+    priority = one(made().workloads, "PriorityClass")
+    assert {pod["priorityClassName"] for pod in pods(made()).values()} == {priority["metadata"]["name"]}
+    assert (priority["preemptionPolicy"], priority["globalDefault"]) == ("Never", False)
+    assert priority["value"] <= 1_000_000_000
+
+
+def test_the_probe_and_the_admitter_write_no_more_than_their_events() -> None:
+    roles = {(each["kind"], each["metadata"]["name"]): each["rules"] for each in made().rights if "rules" in each}
+    events = {key: [rule for rule in rules if "events" in rule["resources"]] for key, rules in roles.items()}
+    found = {key: rules for key, rules in events.items() if rules}
+    assert set(found) == {("Role", "muster-gate-probe"), ("ClusterRole", "muster-admitter")}
+    assert found["Role", "muster-gate-probe"][0]["resourceNames"] == ["muster-gate"]
+    assert found["ClusterRole", "muster-admitter"][0]["verbs"] == ["create"]
 
 
 def test_no_account_may_read_secrets_or_change_what_admits() -> None:
@@ -168,8 +214,42 @@ def test_rendering_again_keeps_the_authority(tmp_path: Path) -> None:
     texts = {path.name: path.read_text() for path in first}
     assert {path.name: path.read_text() for path in render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)} == texts
     render.write(tmp_path, OBSERVING, WEBHOOK_TAINTS, NOW)
-    assert not (tmp_path / "60-taint.yaml").exists()
+    assert not (tmp_path / "50-taint.yaml").exists()
     assert all((path.stat().st_mode & 0o077) == 0 for path in tmp_path.iterdir())
+
+
+def test_rendering_in_the_last_year_makes_an_authority_beside_the_old_one(tmp_path: Path) -> None:
+    render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)
+    old = (tmp_path / "ca.crt").read_text()
+    render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW + timedelta(days=3649))
+    new = (tmp_path / "ca.crt").read_text()
+    assert new.endswith(old) and new != old
+    assert base64.b64encode(new.encode()).decode() in (tmp_path / "50-taint.yaml").read_text().replace("\n      ", "")
+    render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW + timedelta(days=3651))
+    assert (tmp_path / "ca.crt").read_text() == new
+
+
+def test_what_a_later_attach_leaves_out_is_named() -> None:
+    was = {"mode": "enforcing", "--gpu-nodes": ENFORCING.gpu_nodes.words, "--level": "quick", "--driver-root": "/run/x"}
+    was |= {"--ssh-host-keys": "yes"}
+    assert changes_of(was, ENFORCING) == (
+        "--level standard, was quick",
+        "--driver-root /, was /run/x",
+        "--ssh-host-keys no, was yes",
+    )
+    assert changes_of({}, ENFORCING) == ()
+
+
+@pytest.mark.parametrize(("label", "late"), [("example.com/gpu", False), ("nvidia.com/gpu.present", True)])
+def test_labels_that_come_late_are_named_and_the_next_step_is_one(label: str, late: bool) -> None:
+    can, found = Capabilities("v1", True, True, False, ()), Found((), (), (), ("a/b",))
+    settings = replace(OBSERVING, gpu_nodes=GpuNodes(label, "yes"))
+    done = course.Written(can, found, settings, (), ())
+    text = render.text(done, dry_run=True)
+    assert ("labels of this kind mostly come after" in text) is late
+    assert text.endswith("next: the same without --dry-run\n") and "once you --enforce" in text
+    enforcing = render.text(replace(done, settings=replace(settings, mode=Mode.ENFORCING)), dry_run=False)
+    assert "these stay away from new GPU Nodes, until they tolerate" in enforcing and "muster attach nodes" in enforcing
 
 
 @pytest.mark.parametrize(

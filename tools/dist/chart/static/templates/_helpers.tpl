@@ -16,17 +16,30 @@ yes
 {{- end -}}
 {{- end }}
 
-{{- /* The webhook's authority, the same in all templates: given, there already, or made once in this rendering. */}}
+{{- /*
+The webhook's authority, the same in all templates: given, there already, or made once in this rendering. One that was
+made nine of its ten years ago gives way to another one; after it stands the old certificate, which servers that have
+not read the new one still have. `made` is in seconds since 1970, none where it was given.
+*/}}
 {{- define "muster.authority" -}}
 {{- if not (hasKey .Values.webhook "made") -}}
 {{- $authority := .Values.webhook.authority -}}
 {{- if not $authority.certificate -}}
 {{- $found := lookup "v1" "Secret" .Release.Namespace "muster-webhook-ca" -}}
+{{- $old := "" -}}
+{{- $authority = dict -}}
 {{- if and $found $found.data -}}
-{{- $authority = dict "certificate" (get $found.data "ca.crt" | b64dec) "key" (get $found.data "ca.key" | b64dec) -}}
-{{- else -}}
+{{- $created := toDate "2006-01-02T15:04:05Z" $found.metadata.creationTimestamp | unixEpoch -}}
+{{- $made := dig "annotations" "muster.dev/authority-made" $created $found.metadata -}}
+{{- $old = get $found.data "ca.crt" | b64dec -}}
+{{- if lt (sub (now | unixEpoch | int64) ($made | int64) | int64) (mul 3285 86400 | int64) -}}
+{{- $authority = dict "certificate" $old "key" (get $found.data "ca.key" | b64dec) "made" ($made | toString) -}}
+{{- end -}}
+{{- end -}}
+{{- if not $authority -}}
 {{- $new := genCAWithKey "muster-webhook" 3650 (genPrivateKey "ecdsa") -}}
-{{- $authority = dict "certificate" $new.Cert "key" $new.Key -}}
+{{- $before := regexFind "(?s)-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n" $old -}}
+{{- $authority = dict "certificate" (print $new.Cert $before) "key" $new.Key "made" (now | unixEpoch) -}}
 {{- end -}}
 {{- end -}}
 {{- $_ := set .Values.webhook "made" $authority -}}
