@@ -10,6 +10,8 @@ from pathlib import Path
 
 from gpu_burnin.admission.approve import InventoryNode
 from gpu_burnin.admission.calendar import Window, read_calendar
+from gpu_burnin.admission.fabric_config import FabricRules
+from gpu_burnin.admission.fabric_config import problem as fabric_problem
 from gpu_burnin.admission.jobs_config import JobsConfig
 from gpu_burnin.admission.jobs_config import problem as jobs_problem
 from gpu_burnin.admission.schedule.rules import TestRules, parse_tests
@@ -71,6 +73,7 @@ class AdmitterConfig:
     calendar: tuple[Window, ...] = ()
     jobs: JobsConfig | None = None
     mode: Mode = Mode.BUILT
+    fabric: FabricRules = field(default_factory=FabricRules)
 
     @property
     def names(self) -> Names:
@@ -151,4 +154,11 @@ def _problem(config: AdmitterConfig) -> str:
     doubled = [one.name for one in config.system_nodes]
     if len(set(doubled)) != len(doubled):
         return "system_nodes names a node twice; name each once"
+    if config.fabric.on and config.mode is not Mode.BUILT:
+        return (
+            "fabric asks for tests between nodes, and where attached there are none: an agent in a pod has an address "
+            "of the pod network, and reads all Nodes with the secrets of tests; take the key out"
+        )
+    if why := fabric_problem(config.fabric):
+        return why
     return jobs_problem(config.jobs) if config.jobs is not None else ""

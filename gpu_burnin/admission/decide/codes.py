@@ -47,6 +47,18 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested. "
         "Where attached it is tested when it is idle; else look at its pod of muster-node.",
     ),
+    "FABRIC_NODE": (
+        "Tests with other nodes failed, and those others are proven: the fault is the node, its NIC, its cable or the "
+        "port of its leaf switch",
+        "Read the message for what failed. Look at the NIC's counters and the switch port, reseat or replace the "
+        "cable, then the NIC; `muster fabric run` with the node and some of its leaf tells which rail it is. Then "
+        "muster node retest NODE --reason REASON: it is let in after a pass, and tested with other nodes again.",
+    ),
+    "FABRIC_SUSPECT": (
+        "A test with another node failed, and which of the two it is was not told apart yet",
+        "Nothing, where idle nodes are proven: it is tested with three of them. Without a third node that is idle run "
+        "`muster fabric run` when there is one, or look at the NICs and cables of both.",
+    ),
     "GPUS_MISSING": (
         "kubelet does not offer the GPUs, or MIG instances, that the node should have",
         "Look at the device plugin's log on the node, then at `gpu-burnin report`; correct the inventory if the number "

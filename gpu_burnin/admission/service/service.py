@@ -100,6 +100,10 @@ class Service(Campaign[Term]):
                 "For how long the oldest of them waits.",
                 jobs(lambda waiting_s: max(waiting_s, default=0.0)),
             ),
+            "fabric_nodes": (
+                "Nodes by what their tests with others found.",
+                by("outcome", lambda term: term.fabric.outcomes()),
+            ),
             "paused": ("1 while a person has paused the fleet.", of(lambda term: float(bool(term.pause.why())))),
             "steady_seconds": ("From the election to caches that are whole.", of(lambda term: term.steady_after_s)),
             "last_heard_seconds": ("Since the API server last said something on a watch; bookmarks come.", last_heard),

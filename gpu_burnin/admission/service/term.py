@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from gpu_burnin.admission.client import CSRS, NODES, ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.decide import trim_node
 from gpu_burnin.admission.decide.finding import AGENT_SILENT, LEDGER_RESTORED
+from gpu_burnin.admission.fabric.service import FabricTests
 from gpu_burnin.admission.jobs.service import WATCHES, JobCheck
 from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store
@@ -102,6 +103,22 @@ class Term:
         self.dedicated = Dedicated(wanted, *known, self.budgets, moves, *seen, journal, self.recorder)
         self._approver = Approver(api, names, self.requests, self.records, config.inventory_nodes(), journal, metrics)
         self.jobs = JobCheck(config, self, self.reconciler.verifier)
+        self.fabric = FabricTests(
+            config.fabric,
+            names,
+            config.rules.settle_s,
+            config.tests.ask_again_s,
+            api,
+            self.nodes,
+            self.records,
+            self.pods,
+            self.budgets,
+            choices,
+            *seen,
+            journal,
+            self.recorder,
+            metrics,
+        )
         self._system = frozenset(one.name for one in config.system_nodes)
         unknown, bring = f"{api.server}: it does not know", DEFINITIONS
         missing = f"{unknown} {PLURAL} ({names.crd}), so no node is admitted; {bring}"
@@ -241,6 +258,8 @@ class Term:
             self._spawn(f"worker-{number}", self._work)
         self._spawn("timetable", self._timetable)
         self._spawn("jobs", self.jobs.run)
+        if self.config.fabric.on:
+            self._spawn("fabric", lambda: self.fabric.run(self._wait))
 
     def _work(self) -> None:
         while (name := self.queue.get()) is not None:

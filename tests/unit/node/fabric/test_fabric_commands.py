@@ -15,8 +15,7 @@ from gpu_burnin.api.rendezvous import FIRST_PORT, LAST_PORT, Nic
 from gpu_burnin.checks.fabric.result import Finding, PeerFinding, WrongElement
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.fabric.model import Outcome, View
-from gpu_burnin.fleet.fabric.verify import offered, result_of
+from gpu_burnin.fabric.model import Outcome, View
 from gpu_burnin.node.fabric.offer import free_port
 from gpu_burnin.system import host
 from tests.support.admission_helpers import new_host_key
@@ -28,6 +27,7 @@ WRONG = Finding(
     (),
     (PeerFinding(0, "gpu-1", "wrong", 3, WrongElement(17, "0x4140", "0x4150", "stale"), 1e9, "on rail 0"),),
 )
+from tests.support.rendezvous_hosts import offered, result_of
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def _logins(reader: InventoryReader, read: Read) -> dict[str, tuple[str, int]]:
 
 
 def _nodes(reader: InventoryReader, read: Read) -> list[dict[str, Any]]:
-    """Each GPU node, as gpu_burnin.fleet.fabric.model.Node has it.
+    """Each GPU node, as gpu_burnin.fabric.model.Node has it.
 
     A node without fleet_fabric_nics has one NIC, with the address by which other hosts reach it.
     """
