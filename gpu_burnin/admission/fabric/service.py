@@ -139,9 +139,8 @@ class FabricTests:
         step = course.step(request, test, seen, self.now(), settle_s=self.settle_s, holds=signature_holds)
         if step.give is not None:
             self._give(step.give, {name: there[name] for name in there if requests.get(name) != step.give})
-        elif step.result is not None:
-            if self._keep(request, test, step, step.result):
-                self._over(test_id, there)
+        elif step.result is not None and self._keep(request, test, step, step.result):
+            self._over(test_id, there)
 
     def _request(self, node: Node, test_id: str) -> FabricRequest | None:
         request = requested_test(node, self.names)
@@ -296,7 +295,7 @@ class FabricTests:
         """Take the requests away; the test is over where none is left."""
         assert self._running is not None
         mine = {name: node for name, node in nodes.items() if self._request(node, test_id) is not None}
-        if all([self._annotate(name, node, None) for name, node in mine.items()]):
+        if all(self._annotate(name, node, None) for name, node in mine.items()):
             del self._running[test_id]
 
     def _annotate(self, name: str, node: Node, text: str | None) -> bool:

@@ -20,6 +20,7 @@ from gpu_burnin.node.fabric.offer import free_port
 from gpu_burnin.system import host
 from tests.support.admission_helpers import new_host_key
 from tests.support.fabric_pair import Pair
+from tests.support.rendezvous_hosts import offered, result_of
 
 WRONG = Finding(
     "wrong",
@@ -27,7 +28,6 @@ WRONG = Finding(
     (),
     (PeerFinding(0, "gpu-1", "wrong", 3, WrongElement(17, "0x4140", "0x4150", "stale"), 1e9, "on rail 0"),),
 )
-from tests.support.rendezvous_hosts import offered, result_of
 
 
 @pytest.fixture
