@@ -89,7 +89,9 @@ class AdmitterConfig:
     def decision_rules(self) -> Rules:
         """What decisions depend on."""
         power = self.confirm_power_cycle
-        return Rules(**vars(self.rules), names=self.names, confirm_power_cycle=power, mode=self.mode)
+        return Rules(
+            **vars(self.rules), names=self.names, confirm_power_cycle=power, mode=self.mode, fabric=self.fabric
+        )
 
     @property
     def address(self) -> tuple[str, int]:
