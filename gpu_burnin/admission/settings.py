@@ -94,6 +94,11 @@ class AdmitterConfig:
         )
 
     @property
+    def tests_between_nodes(self) -> bool:
+        """Whether anything asks for them: admission, the schedule, or a queue."""
+        return self.fabric.on or (self.jobs is not None and self.jobs.gang_test)
+
+    @property
     def address(self) -> tuple[str, int]:
         """Where health and metrics are served."""
         host, _, port = self.listen.rpartition(":")
@@ -156,9 +161,10 @@ def _problem(config: AdmitterConfig) -> str:
     doubled = [one.name for one in config.system_nodes]
     if len(set(doubled)) != len(doubled):
         return "system_nodes names a node twice; name each once"
-    if config.fabric.on and config.mode is not Mode.BUILT:
+    if config.tests_between_nodes and config.mode is not Mode.BUILT:
+        key = "fabric" if config.fabric.on else "gang_test of a queue"
         return (
-            "fabric asks for tests between nodes, and where attached there are none: an agent in a pod has an address "
+            f"{key} asks for tests between nodes, and where attached there are none: an agent in a pod has an address "
             "of the pod network, and reads all Nodes with the secrets of tests; take the key out"
         )
     if why := fabric_problem(config.fabric):

@@ -1,4 +1,4 @@
-"""A test with another node as a step of admission: who waits for one, until when, and what becomes of who has none. Pure.
+"""A test with another node as a step of admission: who waits for one, until when, and what then. Pure.
 
 The time to wait begins with the state that the ledger keeps, so that a restart of the admitter changes no deadline.
 """
@@ -47,8 +47,8 @@ def waits_for_partner(facts: Facts) -> Finding | None:
         return Finding(State.TESTING, FABRIC_ALONE, message, VerdictLabel.PASS)
     leaf = f" of leaf {facts.spec.place.leaf}" if facts.spec.place.leaf else ""
     message = (
-        f"{name}: its own burn-in passed; it waits for a test with another node{leaf} since {since}{nics}, at the latest "
-        f"until {end}, then it is {_then(rules)}"
+        f"{name}: its own burn-in passed; it waits for a test with another node{leaf} since {since}{nics}, at the "
+        f"latest until {end}, then it is {_then(rules)}"
     )
     return Finding(State.TESTING, FABRIC_WAITS, message, VerdictLabel.PASS)
 

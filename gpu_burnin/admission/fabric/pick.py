@@ -84,7 +84,7 @@ def _partner(row: Row, free: Iterable[Row], now_s: float) -> Row | None:
     known = row.proof.partners if row.proof is not None else ()
     suspect = is_suspect(row.proof)
 
-    def rank(other: Row) -> tuple[bool, bool, bool, bool, float]:
+    def rank(other: Row) -> tuple[bool, bool, bool, bool, bool, float]:
         # A suspect needs a proven partner, in its leaf if there is one, else the fault may be what is between leaves.
         fit = is_proven(other.proof)
         return (
@@ -92,6 +92,8 @@ def _partner(row: Row, free: Iterable[Row], now_s: float) -> Row | None:
             other.leaf != row.leaf,
             other.name in known,
             not fit if row.wanted else fit,
+            # Two that are waited for are served by one test.
+            bool(row.wanted and not other.wanted),
             -_age_s(other, now_s),
         )
 

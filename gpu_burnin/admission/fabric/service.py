@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path, node_path
 from gpu_burnin.admission.decide.between import FABRIC_SUSPECT, requested_test
 from gpu_burnin.admission.decide.desired import map_patch, version_test
+from gpu_burnin.admission.decide.fabric import wanted
 from gpu_burnin.admission.decide.maintenance import BEGUN
 from gpu_burnin.admission.decide.nodes import annotation, boot_id, effects, gated
 from gpu_burnin.admission.decide.times import stamp, when
@@ -44,6 +45,8 @@ from gpu_burnin.system.codec import to_json
 TICK_S, PICK_S = 1.0, 5.0
 # A record that tells of a failure is looked at within this time: until then its state is none that counts.
 _SETTLES_S = 30.0
+# So many nodes at most are in tests since somebody waits for these: after a power cut all do.
+_MOST_WAITING = 128
 # Why a node's test with another one is waited for, "" where nobody waits.
 Wanted = Callable[[str, Summary], str]
 
@@ -67,7 +70,7 @@ class FabricTests:
     journal: Journal
     recorder: EventRecorder
     metrics: Metrics
-    wanted: Wanted = lambda name, summary: ""
+    wanted: Wanted = lambda name, summary: wanted(summary.code)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic
     rng: random.Random = field(default_factory=random.Random)
@@ -210,7 +213,7 @@ class FabricTests:
 
     def _is_over(self, summary: Summary | None, proof: FabricProof) -> bool:
         """Whether a repair, or a test that a person asked for, has ended what a failure has left."""
-        if proof.outcome is FabricOutcome.PASSED or summary is None or summary.state is not State.READY:
+        if proof.outcome is FabricOutcome.PASSED or summary is None or not _is_clear(summary):
             return False
         return not self._is_fresh(proof)
 
@@ -223,7 +226,12 @@ class FabricTests:
     def _begin(self) -> None:
         rows = [row for name, summary in self.records.all_summaries() if (row := self._row(name, summary)) is not None]
         every_s, now_s = self.rules.every_s, self.now().timestamp()
-        for pair in pick(rows, self._places(), every_s, now_s, self.rng):
+        pairs = pick(rows, self._places(), every_s, now_s, self.rng)
+        # Who waits for its test takes no work meanwhile, so that two of them take no place of those that may.
+        taken = {name for pair in pairs for name in (pair.first, pair.second)}
+        waiting = [row for row in rows if row.wanted and row.name not in taken]
+        room = _MOST_WAITING - len(self.budgets.between) - len(taken)
+        for pair in (*pairs, *pick(waiting, room, 0.0, now_s, self.rng)):
             self._ask(pair)
 
     def _places(self) -> int:
@@ -239,12 +247,13 @@ class FabricTests:
         if self._rests_until_s.get(name, 0.0) > self.monotonic_s() or self._hindrance(name):
             return None
         proof = summary.fabric
-        if proof is not None and proof.outcome is not FabricOutcome.PASSED and summary.state is State.READY:
+        if proof is not None and proof.outcome is not FabricOutcome.PASSED and _is_clear(summary):
             if self._is_fresh(proof):
                 return None
             proof = None
-        current = proof if proof is not None and proof.boot_id == summary.boot_id else None
-        return Row(name, summary.place[1], current, wanted)
+        # A suspect that was never let in has this code for a test of its boot alone.
+        of_boot = proof is not None and (proof.boot_id == summary.boot_id or summary.code == FABRIC_SUSPECT)
+        return Row(name, summary.place[1], proof if of_boot else None, wanted)
 
     def _ask(self, pair: Pair) -> None:
         """Begin a test, unless something of its members is not as it should be."""
@@ -328,6 +337,11 @@ class FabricTests:
         except NotFound:
             return True
         return True
+
+
+def _is_clear(summary: Summary) -> bool:
+    """Whether the admitter has looked at what tests found of the node, and holds nothing against it."""
+    return summary.state is State.READY or bool(wanted(summary.code))
 
 
 def _counted(before: FabricProof | None, request: FabricRequest) -> bool:

@@ -104,6 +104,10 @@ class Service(Campaign[Term]):
                 "Nodes by what their tests with others found.",
                 by("outcome", lambda term: term.fabric.outcomes()),
             ),
+            "alone_nodes": (
+                "Nodes that were let in, or are held, since no test with another node came about in time.",
+                of(lambda term: term.alone()),
+            ),
             "paused": ("1 while a person has paused the fleet.", of(lambda term: float(bool(term.pause.why())))),
             "steady_seconds": ("From the election to caches that are whole.", of(lambda term: term.steady_after_s)),
             "last_heard_seconds": ("Since the API server last said something on a watch; bookmarks come.", last_heard),

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 from gpu_burnin.admission.client import CSRS, NODES, ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.decide import trim_node
+from gpu_burnin.admission.decide.fabric import FABRIC_ALONE
+from gpu_burnin.admission.decide.fabric import wanted as wanted_between
 from gpu_burnin.admission.decide.finding import AGENT_SILENT, LEDGER_RESTORED
 from gpu_burnin.admission.fabric.service import FabricTests
 from gpu_burnin.admission.jobs.service import WATCHES, JobCheck
@@ -118,6 +120,7 @@ class Term:
             journal,
             self.recorder,
             metrics,
+            lambda name, summary: wanted_between(summary.code) or self.jobs.gang_wanted(name),
         )
         self._system = frozenset(one.name for one in config.system_nodes)
         unknown, bring = f"{api.server}: it does not know", DEFINITIONS
@@ -198,6 +201,10 @@ class Term:
         """How many nodes have a silent agent, whether a budget leaves them at work or not."""
         return self._of_code(AGENT_SILENT)
 
+    def alone(self) -> int:
+        """How many nodes were let in, or are held, since no test with another node came about in time."""
+        return self._of_code(FABRIC_ALONE)
+
     def _of_code(self, wanted: str) -> int:
         return sum(nodes for (_, code), nodes in self.records.counts().items() if code == wanted)
 
@@ -258,7 +265,7 @@ class Term:
             self._spawn(f"worker-{number}", self._work)
         self._spawn("timetable", self._timetable)
         self._spawn("jobs", self.jobs.run)
-        if self.config.fabric.on:
+        if self.config.tests_between_nodes:
             self._spawn("fabric", lambda: self.fabric.run(self._wait))
 
     def _work(self) -> None:
