@@ -135,7 +135,7 @@ class FabricTests:
         if request is None or test is None:
             self._over(test_id, there)
             return
-        seen = {name: self._seen(name, nodes.get(name), requests.get(name)) for name in test.names}
+        seen = {name: self._look_at(name, nodes.get(name), requests.get(name)) for name in test.names}
         step = course.step(request, test, seen, self.now(), settle_s=self.settle_s, holds=signature_holds)
         if step.give is not None:
             self._give(step.give, {name: there[name] for name in there if requests.get(name) != step.give})
@@ -146,7 +146,7 @@ class FabricTests:
         request = requested_test(node, self.names)
         return request if request is not None and request.id == test_id else None
 
-    def _seen(self, name: str, node: Node | None, request: FabricRequest | None) -> Seen:
+    def _look_at(self, name: str, node: Node | None, request: FabricRequest | None) -> Seen:
         if node is None:
             return Seen(hindrance="its Node is gone")
         text = annotation(node, self.names.agent)
@@ -224,7 +224,7 @@ class FabricTests:
         rows = [row for name, summary in self.records.all_summaries() if (row := self._row(name, summary)) is not None]
         every_s, now_s = self.rules.every_s, self.now().timestamp()
         for pair in pick(rows, self._places(), every_s, now_s, self.rng):
-            self._ask(pair)
+            self._begin_test(pair)
 
     def _places(self) -> int:
         """How many nodes more may be tested: of a small fleet one pair, where nothing else is tested."""
@@ -246,7 +246,7 @@ class FabricTests:
         current = proof if proof is not None and proof.boot_id == summary.boot_id else None
         return Row(name, summary.place[1], current, wanted)
 
-    def _ask(self, pair: Pair) -> None:
+    def _begin_test(self, pair: Pair) -> None:
         """Begin a test, unless something of its members is not as it should be."""
         assert self._running is not None
         members, keys, nodes = [], {}, {}
@@ -258,7 +258,7 @@ class FabricTests:
             node = self.nodes.get(name)
             if record is None or node is None or requested_test(node, self.names) is not None:
                 return
-            seen = self._seen(name, node, None)
+            seen = self._look_at(name, node, None)
             if not record.spec.identity.host_key or len(set(seen.boots)) != 1 or not seen.boots[0]:
                 self._rests_until_s[name] = self.monotonic_s() + self.again_s
                 return
