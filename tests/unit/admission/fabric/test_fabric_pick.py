@@ -17,7 +17,7 @@ NAMED = replace(PROVEN, outcome=FabricOutcome.NAMED, failures=3)
 
 
 def pairs(rows: list[Row], places: int = 100, every_s: float = DAY_S, seed: int = 1) -> list[tuple[str, ...]]:
-    return [(one.first, one.second) for one in pick(rows, places, every_s, NOW_S, random.Random(seed))]
+    return [one.members for one in pick(rows, places, every_s, NOW_S, random.Random(seed))]
 
 
 def test_new_nodes_of_a_leaf_are_tested_with_each_other_within_the_places() -> None:
@@ -31,7 +31,7 @@ def test_new_nodes_of_a_leaf_are_tested_with_each_other_within_the_places() -> N
 def test_pairs_are_of_one_leaf_and_drawn_anew() -> None:
     rows = [Row(f"n-{leaf}-{number}", leaf) for leaf in ("a", "b") for number in range(8)]
     found = pairs(rows)
-    assert len(found) == 8 and all(first[2] == second[2] for first, second in found)
+    assert len(found) == 8 and all(pair[0][2] == pair[1][2] for pair in found)
     assert {frozenset(one) for one in found} != {frozenset(one) for one in pairs(rows, seed=2)}
 
 
@@ -46,7 +46,7 @@ def test_those_that_are_waited_for_come_first_then_suspects_then_the_oldest() ->
     old = replace(PROVEN, tested_at="2026-11-01T00:00:00Z")
     rows = [Row("new", "l"), Row("s", "l", SUSPECT), Row("w", "l", wanted="x"), Row("old", "l", old)]
     rows += [Row(f"p-{number}", "l", PROVEN) for number in range(3)]
-    assert [first for first, _ in pairs(rows)][:2] == ["w", "s"]
+    assert [members[0] for members in pairs(rows)][:2] == ["w", "s"]
     assert [one.why for one in pick(rows, 4, DAY_S, NOW_S, random.Random(1))] == [
         "x",
         "it failed with another node, and nothing explains that yet",
@@ -78,3 +78,18 @@ def test_a_node_that_is_alone_in_its_leaf_is_tested_with_others_where_it_is_wait
     rows = [Row("alone", "a"), Row("x", "b")]
     assert pairs(rows) == []
     assert pairs([replace(rows[0], wanted="its policy asks for it"), rows[1]]) == [("alone", "x")]
+
+
+def test_a_leaf_is_tested_as_a_whole_where_all_its_nodes_are_free_and_proven_and_there_are_places() -> None:
+    leaf = [Row(f"n-{number}", "a", PROVEN) for number in range(4)]
+
+    def groups(rows: list[Row], places: int = 4, **due: int) -> list[tuple[str, ...]]:
+        return [one.members for one in pick(rows, places, DAY_S, NOW_S, random.Random(1), due)]
+
+    assert groups(leaf, a=4) == [("n-0", "n-1", "n-2", "n-3")]
+    assert groups(leaf) == [] == groups(leaf, 3, a=4) == groups(leaf, a=5) == groups(leaf, b=4)
+    assert groups(leaf[:2], a=2) == [], "two are a pair"
+    assert groups([*leaf[:3], Row("n-3", "a", replace(PROVEN, passes=1))], 8, a=4) == [("n-3", "n-0")]
+    assert groups([*leaf, Row("s", "a", SUSPECT)], 8, a=5)[0][0] == "s"
+    many = [Row(f"n-{number}", "a", PROVEN) for number in range(33)]
+    assert groups(many, 100, a=33) == [] and len(groups(many[:32], 100, a=32)[0]) == 32

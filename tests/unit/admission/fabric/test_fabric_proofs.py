@@ -30,7 +30,7 @@ def test_two_passes_prove_a_node() -> None:
     first = outcome_of(Found.PASS)
     assert first["a"] == FabricProof("boot-a", NOW, FabricOutcome.PASSED, "run-1", ("b",), passes=1)
     assert not is_proven(first["a"])
-    assert is_proven(outcome_of(Found.PASS, **first)["a"])
+    assert is_proven(outcome_of(Found.PASS, first["a"], first["b"])["a"])
 
 
 def test_an_inconclusive_test_shows_nothing() -> None:
@@ -86,3 +86,10 @@ def test_a_record_keeps_the_newest_partners_each_once() -> None:
     assert outcome_of(Found.PASS, old)["a"].partners == (*(f"n-{number}" for number in range(7)), "b")
     full = replace(PROVEN, partners=tuple(f"n-{number}" for number in range(8)))
     assert outcome_of(Found.PASS, full)["a"].partners == (*(f"n-{number}" for number in range(1, 8)), "b")
+
+
+@pytest.mark.parametrize("found", list(Found))
+def test_a_group_says_nothing_of_a_node(found: Found) -> None:
+    test = Test(0, Kind.GROUP, Purpose.LEAF, ("a", "b", "c"), ("leaf",))
+    boots = dict.fromkeys("abc", "boot-a")
+    assert after(Judged(test, {ALL: found}), dict.fromkeys("abc", PROVEN), boots, "run-1", NOW, {}) == {}

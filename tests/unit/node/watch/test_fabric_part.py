@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.api import rendezvous
-from gpu_burnin.api.fabric_documents import parse_signed
+from gpu_burnin.api.fabric_documents import parse_signed, parsed
 from gpu_burnin.api.fabric_note import FabricAnswer, FabricRequest, Part, fabric_text, read_fabric_answer
 from gpu_burnin.api.rendezvous import FabricTest, Member, Nic
 from gpu_burnin.errors import GpuBurninError
@@ -103,7 +103,7 @@ def why(answer: FabricAnswer | None) -> str:
 def test_rank_0_offers_once_and_others_say_that_they_are_there(bench: Bench) -> None:
     first = of(bench.tick(bench.request()))
     signed = parse_signed(first.offer.encode())
-    made = rendezvous.parsed(rendezvous.Rendezvous, rendezvous.SCHEMA, signed.statement)
+    made = parsed(rendezvous.Rendezvous, rendezvous.SCHEMA, signed.statement)
     assert first.part is Part.READY and made.same_terms(bench.test)
     bench.restart()
     assert of(bench.tick(bench.request())).offer == first.offer
