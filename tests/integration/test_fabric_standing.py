@@ -62,13 +62,8 @@ def agent(server: Server, folder: Path, number: int) -> Iterator[Machine]:
         "ca": str(server.authority.ca),
         "client_cert": str(folder / "client.pem"),
     }
-    config = {
-        "node_name": name,
-        "host_key": str(folder / "key"),
-        "state_dir": str(folder / "state"),
-        "publish": publish,
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump({**own, "publish": publish}))
+    mine = {"node_name": name, "host_key": str(folder / "key"), "state_dir": str(folder / "state")}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**mine, "publish": publish}))
     command = [sys.executable, "-m", "tests.support.fabric_agent", str(folder / "config.yaml"), str(folder)]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as running:
         try:

@@ -28,7 +28,10 @@ def _may(*rooms: str) -> frozenset[str]:
 # come; a new room brings its row, with its reason, in the commit that makes it.
 ALLOWED: Mapping[str, frozenset[str]] = {
     "__main__": _may("cli", "system"),
-    "cli": _may("run", "fleet", "launch", "scaler", "admission", "node", "report", "judge", "engine", "checks", *_LOW),
+    "cli": _may(
+        *("run", "fleet", "launch", "scaler", "admission", "node", "report", "judge", "engine", "checks", "fabric"),
+        *_LOW,
+    ),
     # The public names, each imported when it is asked for.
     "__init__": _may("engine", "judge", "report", "run", "settings"),
     "fleet": _may("admission", "api", "checks", "engine", "fabric", "hardware", "judge", "node", "report", "system"),

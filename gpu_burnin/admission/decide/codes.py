@@ -50,8 +50,8 @@ CODES: Mapping[str, tuple[str, str]] = {
     "FABRIC_ALONE": (
         "No test with another node came about in the time that a node waits for one before it is let in",
         "It takes work where the policy is `alone: admit`, and no new work where it is `hold`, until it has passed "
-        "with another node. Look for why there was none: no other idle node, no place for tests (admitter_tests), agents "
-        "that do not answer, or no NICs in fleet_fabric_nics.",
+        "with another node. Look for why there was none: no other idle node, agents that do not answer, or no NICs in "
+        "fleet_fabric_nics.",
     ),
     "FABRIC_NODE": (
         "Tests with other nodes failed, and those others are proven: the fault is the node, its NIC, its cable or the "

@@ -20,7 +20,6 @@ from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, fault
 from gpu_burnin.admission.view import Budget, Evidence, Node, Pod, Rules, View
 from gpu_burnin.api.evidence import MAX_SKEW_S, Statement
-from gpu_burnin.api.fabric_proof import FabricOutcome
 from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.api.record import Ask, NodeAdmission, Request, Spec, State, Status, Tested, Use
 from gpu_burnin.api.run_files import MAX_SEQUENCE
@@ -305,8 +304,6 @@ def _remembered(view: View, record: NodeAdmission, evidence: Evidence, now: date
     """The status with what was seen."""
     spec, status = record.spec, record.status
     if status.host_key != spec.identity.host_key:
-        # Another key is no other NIC or cable; a pass was signed with the old one.
-        named = status.fabric is not None and status.fabric.outcome is FabricOutcome.NAMED
         status = Status(
             state=status.state,
             since=status.since,
@@ -319,7 +316,6 @@ def _remembered(view: View, record: NodeAdmission, evidence: Evidence, now: date
             confirmed=status.confirmed,
             team=status.team,
             transitions=status.transitions,
-            fabric=status.fabric if named else None,
         )
     sequence, report = _highest(spec, status)
     status = replace(status, highest_sequence=sequence, highest_report_sha256=report)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_burnin.admission.fabric.proofs import is_proven, is_suspect
 from gpu_burnin.admission.schedule.pick import epoch_s
 from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
+
+# Fewer are a pair; of more, one bad node hides too many others.
+LEAST_GROUP, MOST_GROUP = 3, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +28,42 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two nodes to test with each other, and why."""
+class Choice:
+    """Nodes to test with each other, two or a whole leaf, and why."""
 
-    first: str
-    second: str
+    members: tuple[str, ...]
     why: str
 
 
-def pick(rows: Sequence[Row], places: int, every_s: float, now_s: float, rng: random.Random) -> list[Pair]:
-    """The pairs to begin now, in at most `places` nodes. `every_s` 0: only suspects and those that are waited for."""
+def pick(
+    rows: Sequence[Row],
+    places: int,
+    every_s: float,
+    now_s: float,
+    rng: random.Random,
+    due: Mapping[str, int] | None = None,
+) -> list[Choice]:
+    """The tests to begin now, in at most `places` nodes. `every_s` 0: only suspects and those that are waited for.
+
+    `due` are leaves whose turn it is as a whole, and how many nodes each has: such a one is tested where all of them
+    are free, proven, and not to be tested as pairs.
+    """
     free = {row.name: row for row in rows}
-    chosen: list[Pair] = []
+    chosen = _pairs(rows, free, places, every_s, now_s, rng)
+    left = places - 2 * len(chosen)
+    for leaf, size in (due or {}).items():
+        members = [row for row in free.values() if row.leaf == leaf and is_proven(row.proof)]
+        if LEAST_GROUP <= size == len(members) <= min(left, MOST_GROUP):
+            chosen.append(Choice(tuple(row.name for row in members), f"all nodes of {leaf} are idle"))
+            left -= size
+    return chosen
+
+
+def _pairs(
+    rows: Sequence[Row], free: dict[str, Row], places: int, every_s: float, now_s: float, rng: random.Random
+) -> list[Choice]:
+    """The pairs; their members are taken out of `free`."""
+    chosen: list[Choice] = []
     shuffled = sorted(rows, key=lambda row: row.name)
     rng.shuffle(shuffled)
     # A sort keeps the order of equals, so those of one kind come at random.
@@ -46,12 +73,13 @@ def pick(rows: Sequence[Row], places: int, every_s: float, now_s: float, rng: ra
         why = _why(row, every_s, now_s)
         if row.name not in free or not why:
             continue
+        # Who has no partner now is in no test at all.
         del free[row.name]
         partner = _partner(row, free.values(), now_s)
         if partner is None:
             continue
         del free[partner.name]
-        chosen.append(Pair(row.name, partner.name, why))
+        chosen.append(Choice((row.name, partner.name), why))
     return chosen
 
 

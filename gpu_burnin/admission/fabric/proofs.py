@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
 from gpu_burnin.fabric.claim import Cause, Claim, Part, link
-from gpu_burnin.fabric.model import ALL, Found, Judged, Settings, Standing
+from gpu_burnin.fabric.model import ALL, Found, Judged, Kind, Settings, Standing
 from gpu_burnin.fabric.standing import cleared, named, proven
 from gpu_burnin.system.prose import listed
 
@@ -46,7 +46,8 @@ def after(
     sure = [name for name in members if is_proven(before.get(name))]
     unsure = [name for name in members if name not in sure]
     found: dict[str, FabricProof] = {}
-    if judged.found is Found.SPOILED:
+    if judged.found is Found.SPOILED or judged.test.kind is not Kind.PAIR:
+        # In a group one bad node hides the others: pairs find nodes.
         return found
     for name in members:
         others = tuple(other for other in members if other != name)
@@ -60,7 +61,9 @@ def after(
         elif with_proven and unsure == [name]:
             found[name] = _failed(seen, name, judged.found, others, rails.get(name, ()))
         else:
-            claim = Claim(judged.found, tuple(Cause(Part.NODE, one) for one in members), (), members, sure=False)
+            claim = Claim(
+                judged.found, tuple(Cause(Part.NODE, one) for one in sorted(members)), (), members, sure=False
+            )
             passes = 0 if not is_suspect(seen) else seen.passes
             found[name] = replace(
                 seen, outcome=FabricOutcome.SUSPECT, passes=passes, claim=claim.sentence[:_MOST_CHARS]

@@ -22,11 +22,11 @@ from gpu_burnin.admission.decide.nodes import annotation, boot_id, effects, gate
 from gpu_burnin.admission.decide.times import stamp, when
 from gpu_burnin.admission.fabric import course, proofs
 from gpu_burnin.admission.fabric.course import Seen, Step
-from gpu_burnin.admission.fabric.pick import Pair, Row, pick
+from gpu_burnin.admission.fabric.pick import Choice, Row, pick
 from gpu_burnin.admission.fabric_config import FabricRules
 from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import Nodes, Pods, Records, Summary
-from gpu_burnin.admission.service.journal import EventRecorder, Journal, node_reference
+from gpu_burnin.admission.service.journal import EventRecorder, Journal, lease_reference, node_reference
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.metrics import Metrics
 from gpu_burnin.admission.sshsig import signature_holds
@@ -34,13 +34,14 @@ from gpu_burnin.admission.view import Node, Patch
 from gpu_burnin.api.agent_note import NoteError, read_note
 from gpu_burnin.api.fabric_note import FabricAnswer, FabricRequest, fabric_text, read_fabric_answer
 from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
-from gpu_burnin.api.names import Names
+from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import State
 from gpu_burnin.api.rendezvous import FabricTest, parse_test
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fabric.model import Found, Kind, Purpose, Result, Test
 from gpu_burnin.fabric.verdict import verdict_of
 from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.prose import listed
 
 TICK_S, PICK_S = 1.0, 5.0
 # A record that tells of a failure is looked at within this time: until then its state is none that counts.
@@ -77,6 +78,7 @@ class FabricTests:
     # The members of each test that is under way; None before the Nodes were looked through.
     _running: dict[str, tuple[str, ...]] | None = None
     _rests_until_s: dict[str, float] = field(default_factory=dict)
+    _leaves_due_s: dict[str, float] = field(default_factory=dict)
     _pick_s: float = 0.0
 
     def run(self, wait: Callable[[float], object]) -> None:
@@ -138,7 +140,7 @@ class FabricTests:
         if request is None or test is None:
             self._over(test_id, there)
             return
-        seen = {name: self._seen(name, nodes.get(name), requests.get(name)) for name in test.names}
+        seen = {name: self._look_at(name, nodes.get(name), requests.get(name)) for name in test.names}
         step = course.step(request, test, seen, self.now(), settle_s=self.settle_s, holds=signature_holds)
         if step.give is not None:
             self._give(step.give, {name: there[name] for name in there if requests.get(name) != step.give})
@@ -149,7 +151,7 @@ class FabricTests:
         request = requested_test(node, self.names)
         return request if request is not None and request.id == test_id else None
 
-    def _seen(self, name: str, node: Node | None, request: FabricRequest | None) -> Seen:
+    def _look_at(self, name: str, node: Node | None, request: FabricRequest | None) -> Seen:
         if node is None:
             return Seen(hindrance="its Node is gone")
         text = annotation(node, self.names.agent)
@@ -180,9 +182,9 @@ class FabricTests:
         """Write what a test has shown into the ledger; whether all of it is written."""
         before = {name: self._proof(name, test) for name in test.names}
         suspects = [name for name in test.names if proofs.is_suspect(before[name])]
-        suspect = suspects[0] if len(suspects) == 1 else ""
-        purpose = Purpose.PROBE if suspect else Purpose.PAIRS
-        judged, _ = verdict_of(Test(test.test, Kind(test.kind), purpose, test.names, test.names, suspect), result)
+        suspect = suspects[0] if len(suspects) == 1 and test.kind is Kind.PAIR else ""
+        purpose = Purpose.LEAF if test.kind is not Kind.PAIR else Purpose.PROBE if suspect else Purpose.PAIRS
+        judged, _ = verdict_of(Test(test.test, test.kind, purpose, test.names, test.names, suspect), result)
         rails = {one.name: tuple(nic.rail for nic in one.nics) for one in test.members}
         boots = {one.name: one.boot_id for one in test.members}
         found = proofs.after(judged, before, boots, request.id, stamp(self.now()), rails)
@@ -197,11 +199,15 @@ class FabricTests:
             self._rests_until_s.update(dict.fromkeys(test.names, until_s))
         details = "; ".join(f"{name}: {words}" for name, words in {**result.refused, **step.found}.items())
         more = f" ({why or details})" if (why or details) and not passed else ""
-        message = f"test between {' and '.join(test.names)}: {judged.found}{more}"
+        message = f"test between {listed(list(test.names), 4)}: {judged.found}{more}"
         self.journal.say(message, test=request.id)
-        if not passed and not spoiled:
-            for name in found:
-                self.recorder.alarm("default", node_reference(name), "MusterFabricTest", message)
+        if passed or spoiled:
+            return True
+        for name in found:
+            self.recorder.alarm("default", node_reference(name), "MusterFabricTest", message)
+        if test.kind is not Kind.PAIR:
+            message += "; its nodes pass in pairs: `muster fabric run` with this leaf narrows it"
+            self.recorder.alarm(SYSTEM_NAMESPACE, lease_reference(), "MusterFabricTest", message)
         return True
 
     def _proof(self, name: str, test: FabricTest) -> FabricProof | None:
@@ -224,15 +230,26 @@ class FabricTests:
     # New ones.
 
     def _begin(self) -> None:
-        rows = [row for name, summary in self.records.all_summaries() if (row := self._row(name, summary)) is not None]
+        known = self.records.all_summaries()
+        rows = [row for name, summary in known if (row := self._row(name, summary)) is not None]
         every_s, now_s = self.rules.every_s, self.now().timestamp()
-        pairs = pick(rows, self._places(), every_s, now_s, self.rng)
-        # Who waits for its test takes no work meanwhile, so that two of them take no place of those that may.
-        taken = {name for pair in pairs for name in (pair.first, pair.second)}
+        sizes = Counter(leaf for _, summary in known if (leaf := summary.place[1]))
+        due = {leaf: size for leaf, size in sizes.items() if every_s and self._leaf_due_s(leaf) <= self.monotonic_s()}
+        chosen = pick(rows, self._places(), every_s, now_s, self.rng, due)
+        # Who is waited for takes no work meanwhile, so that two of them take no place of those that may.
+        taken = {name for choice in chosen for name in choice.members}
         waiting = [row for row in rows if row.wanted and row.name not in taken]
         room = _MOST_WAITING - len(self.budgets.between) - len(taken)
-        for pair in (*pairs, *pick(waiting, room, 0.0, now_s, self.rng)):
-            self._ask(pair)
+        for choice in (*chosen, *pick(waiting, room, 0.0, now_s, self.rng)):
+            self._begin_test(choice)
+            if len(choice.members) > 2:
+                leaf = self.records.summaries[choice.members[0]].place[1]
+                self._leaves_due_s[leaf] = self.monotonic_s() + every_s
+
+    def _leaf_due_s(self, leaf: str) -> float:
+        """When a leaf is to be tested as a whole. Who has just begun to lead does not know when one was: at random."""
+        first_s = self.monotonic_s() + self.rng.random() * self.rules.every_s
+        return self._leaves_due_s.setdefault(leaf, first_s)
 
     def _places(self) -> int:
         """How many nodes more may be tested: of a small fleet one pair, where nothing else is tested."""
@@ -255,11 +272,11 @@ class FabricTests:
         of_boot = proof is not None and (proof.boot_id == summary.boot_id or summary.code == FABRIC_SUSPECT)
         return Row(name, summary.place[1], proof if of_boot else None, wanted)
 
-    def _ask(self, pair: Pair) -> None:
+    def _begin_test(self, choice: Choice) -> None:
         """Begin a test, unless something of its members is not as it should be."""
         assert self._running is not None
         members, keys, nodes = [], {}, {}
-        for name in (pair.first, pair.second):
+        for name in choice.members:
             try:
                 record = self.records.get(name)
             except GpuBurninError:
@@ -267,7 +284,7 @@ class FabricTests:
             node = self.nodes.get(name)
             if record is None or node is None or requested_test(node, self.names) is not None:
                 return
-            seen = self._seen(name, node, None)
+            seen = self._look_at(name, node, None)
             if not record.spec.identity.host_key or len(set(seen.boots)) != 1 or not seen.boots[0]:
                 self._rests_until_s[name] = self.monotonic_s() + self.again_s
                 return
@@ -285,13 +302,13 @@ class FabricTests:
             # An address or a rail of theirs is none that a test can have.
             self._rests_until_s.update(dict.fromkeys(keys, self.monotonic_s() + self.again_s))
             self.journal.say(
-                f"{pair.first} and {pair.second} cannot be tested with each other: they have no rail in common, or the "
-                "same address; correct fleet_fabric_nics"
+                f"{listed(list(choice.members), 4)} cannot be tested with each other: they have no rail in common, or "
+                "the same address; correct fleet_fabric_nics"
             )
             return
-        self._running[request.id] = (pair.first, pair.second)
+        self._running[request.id] = choice.members
         self.budgets.between = self.budgets.between | set(keys)
-        self.journal.say(f"{pair.first} and {pair.second} are tested with each other: {pair.why}", test=request.id)
+        self.journal.say(f"{listed(list(choice.members), 4)} are tested with each other: {choice.why}", test=request.id)
         self._give(request, nodes)
 
     # Writes.

@@ -197,13 +197,5 @@ def test_in_every_situation_it_is_decided_once_and_only_more_is_kept_out(name: s
     assert (again.node_patch, again.node_status_patch, again.needs, again.evict) == (None, None, None, ())
 
 
-def test_another_host_key_ends_a_pass_and_no_claim() -> None:
-    other = {"identity": replace(SPEC.identity, host_key="ssh-ed25519 BBBB")}
-    for outcome in FabricOutcome:
-        view = changed(proven(waiting(), outcome=outcome, claim="a claim"), spec=other)
-        status = decide(view, ADMIT, NOW).status
-        assert (status.fabric is not None) == (outcome is FabricOutcome.NAMED)
-
-
 def test_a_new_node_has_its_own_burn_in_first() -> None:
     assert seen(make_view(None, node=make_node()), rules=ADMIT).code == "EVIDENCE_MISSING"
