@@ -95,7 +95,7 @@ def _why(row: Row, every_s: float, now_s: float) -> str:
         return ""
     age_s = _age_s(row, now_s)
     if not is_proven(row.proof) or age_s >= every_s:
-        return "it was not tested with two other nodes in this boot" if not is_proven(row.proof) else "it is its turn"
+        return "it has not passed two tests in this boot" if not is_proven(row.proof) else "it is its turn"
     return ""
 
 

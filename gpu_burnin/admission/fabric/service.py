@@ -29,6 +29,7 @@ from gpu_burnin.admission.service.cache import Nodes, Pods, Records, Summary
 from gpu_burnin.admission.service.journal import EventRecorder, Journal, lease_reference, node_reference
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.admission.service.trouble import Trouble
 from gpu_burnin.admission.sshsig import signature_holds
 from gpu_burnin.admission.view import Node, Patch
 from gpu_burnin.api.agent_note import NoteError, read_note
@@ -85,17 +86,19 @@ class FabricTests:
         """Work until `wait`, which waits so many seconds, says that it is over."""
         for result in ("passed", "failed", "inconclusive"):
             self.metrics.add("fabric_tests", {"result": result}, by=0)
+        trouble = Trouble(self.journal.say)
         while not wait(TICK_S):
             try:
                 self.tick()
             except NotLeader:
                 continue
             except ApiError as error:
-                self.journal.say(f"tests between nodes: {error}")
+                trouble.begin(error.status, f"tests between nodes: {error}")
             except Exception as error:
-                self.journal.say(
-                    f"tests between nodes: a fault of muster itself ({error!r})", traceback=traceback.format_exc()
-                )
+                words = f"tests between nodes: a fault of muster itself ({error!r})"
+                trouble.begin(repr(error), f"{words}: {traceback.format_exc()}")
+            else:
+                trouble.end("tests between nodes go on")
 
     def tick(self) -> None:
         """One step of each test, and new ones in their time."""

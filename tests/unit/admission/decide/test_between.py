@@ -27,7 +27,7 @@ SUSPECT = FabricProof(BOOT, BEFORE, FabricOutcome.SUSPECT, "run-1", ("gpu-2",), 
 NAMED = replace(SUSPECT, outcome=FabricOutcome.NAMED, failures=3, claim="node gpu-1: wrong data")
 
 
-def asked(view: View, text: str = fabric_text(REQUEST)) -> View:
+def with_request(view: View, text: str = fabric_text(REQUEST)) -> View:
     """The view with the admitter's request on the Node."""
     assert view.node is not None
     notes = {**(view.node["metadata"].get("annotations") or {}), NAMES.fabric_test: text}
@@ -40,7 +40,7 @@ def notes_of(view: View) -> dict[str, Any]:
 
 
 def test_while_one_is_under_way_no_new_pod_comes_and_the_node_stays_ready() -> None:
-    shown = seen(asked(ready_view()))
+    shown = seen(with_request(ready_view()))
     assert (shown.state, shown.taints, shown.ready, shown.needs) == ("ready", frozenset({TESTING}), True, None)
     assert notes_of(shown.after)[NAMES.fabric_test] == fabric_text(REQUEST)
     assert shown.decision.status.next is not None
@@ -51,22 +51,22 @@ def test_while_one_is_under_way_no_new_pod_comes_and_the_node_stays_ready() -> N
 
 @pytest.mark.parametrize("text", [fabric_text(REQUEST), fabric_text(replace(REQUEST, until="x")), "{"])
 def test_at_its_end_nothing_stays_though_nobody_has_taken_it_away(text: str) -> None:
-    at_test = seen(asked(ready_view())).after
-    shown = seen(asked(at_test, text), UNTIL)
+    at_test = seen(with_request(ready_view())).after
+    shown = seen(with_request(at_test, text), UNTIL)
     assert shown.taints == frozenset() and NAMES.fabric_test not in notes_of(shown.after)
 
 
 def test_a_closed_node_gets_no_more_taints_by_it() -> None:
-    shown = seen(asked(settled(changed(ready_view(), status={"fabric": SUSPECT}))))
+    shown = seen(with_request(settled(changed(ready_view(), status={"fabric": SUSPECT}))))
     assert shown.taints == {"preflight:NoSchedule"} and NAMES.fabric_test in notes_of(shown.after)
 
 
 def test_no_test_of_its_own_begins_meanwhile() -> None:
     wanted = changed(ready_view(), test="quick", test_why="its turn")
     assert decide(wanted, *_rules()).status.request is not None
-    assert decide(asked(wanted), *_rules()).status.request is None
+    assert decide(with_request(wanted), *_rules()).status.request is None
     retest = Ask("ann", "why", "2026-11-21T11:59:00Z", level="quick")
-    assert decide(asked(changed(ready_view(), spec={"retest": retest})), *_rules()).status.request is None
+    assert decide(with_request(changed(ready_view(), spec={"retest": retest})), *_rules()).status.request is None
 
 
 def test_a_suspect_takes_no_new_work_and_keeps_what_it_has() -> None:
