@@ -115,3 +115,27 @@ def test_pairs_pass_and_a_wrong_byte_is_named_by_proven_partners(own: Server, tm
             assert first.open() and second.open()
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime:.1f} CPU s, {os.cpu_count()} cores")
+
+
+def test_a_node_is_let_in_after_a_pass_with_another_one(own: Server, tmp_path: Path) -> None:
+    """Closed nodes are tested by the same way: nothing but the gate's taint is on them before."""
+    person = Person(own.client("admin", ["muster:admins"]), "admin")
+    rules = {**SETTINGS["fabric"], "every_s": 0, "admission": "required", "wait_s": 5, "alone": "hold"}
+
+    def code(machine: Machine) -> str:
+        return str((person.record(machine).get("status") or {}).get("code"))
+
+    with (
+        admitters(own, tmp_path, ["api-1"], **{**SETTINGS, "fabric": rules}) as (admitter,),
+        agent(own, tmp_path, 5) as first,
+    ):
+        until("it waits", lambda: code(first) == "FABRIC_WAITS", 60)
+        # The time runs from the moment in the ledger.
+        admitter.kill()
+        admitter.start()
+        until("its time is over", lambda: code(first) == "FABRIC_ALONE", 60)
+        assert not first.open() and "it is let in after such a test" in person.record(first)["status"]["message"]
+        with agent(own, tmp_path, 6) as second:
+            for machine in (first, second):
+                until(f"{machine.name} is let in", machine.open, 120)
+                assert proof(person, machine)["outcome"] == "passed" and code(machine) == "PASS"

@@ -12,9 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 from gpu_burnin.admission.client import CSRS, NODES, ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.decide import trim_node
-from gpu_burnin.admission.decide.fabric import FABRIC_ALONE
 from gpu_burnin.admission.decide.fabric import wanted as wanted_between
-from gpu_burnin.admission.decide.finding import AGENT_SILENT, LEDGER_RESTORED
+from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
 from gpu_burnin.admission.fabric.service import FabricTests
 from gpu_burnin.admission.jobs.service import WATCHES, JobCheck
 from gpu_burnin.admission.service.budgets import Budgets
@@ -197,15 +196,8 @@ class Term:
         working = (one for _, one in self.records.all_summaries() if one.state in _WORKING)
         return sum(bool(one.expires_at) and one.expires_at < until for one in working)
 
-    def unwatched(self) -> int:
-        """How many nodes have a silent agent, whether a budget leaves them at work or not."""
-        return self._of_code(AGENT_SILENT)
-
-    def alone(self) -> int:
-        """How many nodes were let in, or are held, since no test with another node came about in time."""
-        return self._of_code(FABRIC_ALONE)
-
-    def _of_code(self, wanted: str) -> int:
+    def of_code(self, wanted: str) -> int:
+        """How many nodes have this code, at work or not."""
         return sum(nodes for (_, code), nodes in self.records.counts().items() if code == wanted)
 
     def _check(self) -> None:
@@ -370,7 +362,7 @@ class Term:
 
     def announce_restore(self) -> None:
         """Say once that etcd was restored, as the entries do, and once that no node waits for its agent any more."""
-        doubted = self._of_code(LEDGER_RESTORED)
+        doubted = self.of_code(LEDGER_RESTORED)
         if bool(doubted) != self._was_restored:
             self._was_restored = bool(doubted)
             self.journal.say(
