@@ -73,6 +73,8 @@ class FabricTests:
     recorder: EventRecorder
     metrics: Metrics
     wanted: Wanted = lambda name, summary: wanted(summary.code)
+    # Whether a job is about to start on the node: then it is in no test but one that the job waits for.
+    spoken_for: Callable[[str], object] = lambda name: False
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic
     rng: random.Random = field(default_factory=random.Random)
@@ -263,6 +265,8 @@ class FabricTests:
         wanted = self.wanted(name, summary)
         fit = summary.state is State.READY or summary.code == FABRIC_SUSPECT or bool(wanted)
         if not (fit and summary.has_nics and name in self.nodes) or name in self.budgets.between:
+            return None
+        if not wanted and self.spoken_for(name):
             return None
         if self._rests_until_s.get(name, 0.0) > self.monotonic_s() or self._hindrance(name):
             return None

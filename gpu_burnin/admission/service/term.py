@@ -120,6 +120,7 @@ class Term:
             self.recorder,
             metrics,
             lambda name, summary: wanted_between(summary.code) or self.jobs.gang_wanted(name),
+            lambda name: self.jobs.workloads.waiting_for(name),
         )
         self._system = frozenset(one.name for one in config.system_nodes)
         unknown, bring = f"{api.server}: it does not know", DEFINITIONS

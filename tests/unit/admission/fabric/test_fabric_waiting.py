@@ -59,3 +59,15 @@ def test_a_claim_that_a_retest_has_ended_is_not_carried_into_the_next_tests() ->
             text = made.notes(name)["muster.dev/fabric-test"]
             made.annotate(name, "muster.dev/fabric", made.answer(name, made.hosts[name], text))
     assert (made.proof("gpu-3")["outcome"], made.proof("gpu-3").get("claim", "")) == ("passed", "")
+
+
+def test_nodes_of_a_job_that_is_about_to_start_are_in_no_test_that_it_does_not_wait_for() -> None:
+    made = fleet(4)
+    made.service.spoken_for = lambda name: name in ("gpu-1", "gpu-2", "gpu-3")
+    made.service.tick()
+    assert made.under_test() == set()
+    made = fleet(4, places=0)
+    made.service.spoken_for = lambda name: name in ("gpu-1", "gpu-2", "gpu-3")
+    made.service.wanted = lambda name, summary: "a job" if name in ("gpu-1", "gpu-2") else ""
+    made.service.tick()
+    assert made.under_test() == {"gpu-1", "gpu-2"}
