@@ -64,6 +64,9 @@ def _pairs(
 ) -> list[Choice]:
     """The pairs; their members are taken out of `free`."""
     chosen: list[Choice] = []
+    leaves: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        leaves.setdefault(row.leaf, {})[row.name] = row
     shuffled = sorted(rows, key=lambda row: row.name)
     rng.shuffle(shuffled)
     # A sort keeps the order of equals, so those of one kind come at random.
@@ -74,11 +77,15 @@ def _pairs(
         if row.name not in free or not why:
             continue
         # Who has no partner now is in no test at all.
-        del free[row.name]
-        partner = _partner(row, free.values(), now_s)
+        del free[row.name], leaves[row.leaf][row.name]
+        # Most have one in their leaf: to look through the fleet for each would take seconds where leaves are small.
+        near = _partner(row, leaves[row.leaf].values(), now_s)
+        fit = near is not None and (is_proven(near.proof) or not is_suspect(row.proof))
+        far = not fit and (row.wanted or is_suspect(row.proof))
+        partner = _partner(row, free.values(), now_s) if far else near
         if partner is None:
             continue
-        del free[partner.name]
+        del free[partner.name], leaves[partner.leaf][partner.name]
         chosen.append(Choice((row.name, partner.name), why))
     return chosen
 
