@@ -34,9 +34,9 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """An API server of its own: nodes of other tests are none of this fleet."""
+    """An API server of its own: nodes of other tests, whose agents are gone, are nobody's partners."""
     if binaries() is None:
         pytest.skip(NO_BINARIES)
     with api_server(tmp_path_factory.mktemp("api")) as running:

@@ -201,7 +201,8 @@ class FabricTests:
         why = step.why or judged.why
         if spoiled:
             until_s = self.monotonic_s() + self.again_s
-            self._rests_until_s.update(dict.fromkeys(test.names, until_s))
+            # Who did its part may be in the next test.
+            self._rests_until_s.update(dict.fromkeys(_hindered(result) or test.names, until_s))
         details = "; ".join(f"{name}: {words}" for name, words in {**result.refused, **step.found}.items())
         more = f" ({why or details})" if (why or details) and not passed else ""
         message = f"test between {listed(list(test.names), 4)}: {judged.found}{more}"
@@ -366,6 +367,11 @@ class FabricTests:
 def _is_clear(summary: Summary) -> bool:
     """Whether the admitter has looked at what tests found of the node, and holds nothing against it."""
     return summary.state is State.READY or bool(wanted(summary.code))
+
+
+def _hindered(result: Result) -> set[str]:
+    """The members for whom a test came to nothing, as far as that is known."""
+    return {*result.absent, *result.refused, *result.rebooted}
 
 
 def _counted(before: FabricProof | None, request: FabricRequest) -> bool:

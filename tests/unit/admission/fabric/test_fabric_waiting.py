@@ -71,3 +71,9 @@ def test_nodes_of_a_job_that_is_about_to_start_are_in_no_test_that_it_does_not_w
     made.service.wanted = lambda name, summary: "a job" if name in ("gpu-1", "gpu-2") else ""
     made.service.tick()
     assert made.under_test() == {"gpu-1", "gpu-2"}
+
+
+def test_whose_partner_does_not_answer_is_tested_with_the_next_one() -> None:
+    made = fleet(3, dead={"gpu-1"})
+    made.go_on(200)
+    assert made.outcomes() == {"gpu-1": "", "gpu-2": "passed", "gpu-3": "passed"}
