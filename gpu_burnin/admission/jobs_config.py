@@ -16,7 +16,10 @@ _MODEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """What the nodes of a job of this queue have to show: the least level of proof, and the fabric's test of them."""
+    """What the nodes of a job of this queue have to show: the least level of proof, and a pass with another node.
+
+    `gang_test`: each of its nodes, where it has several, has passed a test with another one not long ago.
+    """
 
     level: str = "standard"
     gang_test: bool = False
@@ -28,13 +31,20 @@ class JobsConfig:
 
     `dedicated` are GPUs by team and model (a key of hardware/skus.yaml): so many GPUs, in whole nodes, are the team's
     alone. No maintenance window may begin within `window_s` of a job's start (or within the time that the job says it
-    needs). A check waits `wait_s` for the nodes that were chosen; then they are chosen again.
+    needs). A check waits `wait_s` for the nodes that were chosen; then they are chosen again. With `gang_test` a pass
+    with another node counts for `gang_age_s`.
     """
 
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
     dedicated: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     window_s: float = 3600.0
     wait_s: float = 600.0
+    gang_age_s: float = 3600.0
+
+    @property
+    def gang_test(self) -> bool:
+        """Whether a queue asks for tests between the nodes of its jobs."""
+        return any(queue.gang_test for queue in self.queues.values())
 
     @property
     def teams(self) -> frozenset[str]:
@@ -50,11 +60,6 @@ def problem(jobs: JobsConfig) -> str:
     for team, queue in jobs.queues.items():
         if queue.level not in LEVEL_NAMES:
             return f"jobs.queues.{team}.level is {queue.level!r}; give one of {', '.join(LEVEL_NAMES)}"
-        if queue.gang_test:
-            return (
-                f"jobs.queues.{team}.gang_test is true, and this version has no test of the fabric between nodes; give "
-                "false, or leave it out"
-            )
     for team, models in jobs.dedicated.items():
         if team not in jobs.queues:
             return f"jobs.dedicated names the team {team}, which jobs.queues does not have; add it there"
@@ -67,4 +72,6 @@ def problem(jobs: JobsConfig) -> str:
         return f"jobs.window_s is {jobs.window_s:g}; give seconds, 0 or more"
     if not 10 <= jobs.wait_s <= _MOST_S:
         return f"jobs.wait_s is {jobs.wait_s:g}; give 10 seconds or more"
+    if not 60 <= jobs.gang_age_s <= _MOST_S:
+        return f"jobs.gang_age_s is {jobs.gang_age_s:g}; give 60 seconds or more"
     return ""

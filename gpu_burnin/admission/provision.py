@@ -21,6 +21,7 @@ from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.machine_power import machines_path
 from gpu_burnin.api.names import ENROLMENT_KIND, HEARTBEAT_KIND, KIND, Names
 from gpu_burnin.api.record import Hardware, Identity, NodeAdmission, Place, Proof, Spec, document, parse
+from gpu_burnin.api.rendezvous import Nic
 from gpu_burnin.system.codec import to_json
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -28,7 +29,7 @@ SERVED_WITHIN_S = 60.0
 POLL_S = 0.5
 THREADS = 16
 _MOST_TRIES = 10
-_PARTS = ("identity", "hardware", "evidence", "place")
+_PARTS = ("identity", "hardware", "evidence", "place", "fabric")
 
 
 class Act(StrEnum):
@@ -49,6 +50,7 @@ class Wanted:
     hardware: Hardware = field(default_factory=Hardware)
     evidence: Proof = field(default_factory=Proof)
     place: Place = field(default_factory=Place)
+    fabric: tuple[Nic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def pin(
     spec = parse(api.get(admissions_path(names, name), f"read {KIND} {name}")).spec
     identity = replace(spec.identity, host_key=host_key, machine_id=machine_id)
     if identity != spec.identity:
-        wanted = Wanted(name, identity, spec.hardware, spec.evidence, spec.place)
+        wanted = Wanted(name, identity, spec.hardware, spec.evidence, spec.place, spec.fabric)
         _write(api, names, Act.CHANGED, wanted, {name: carried}, keep)
 
 
@@ -235,7 +237,7 @@ def _write(
         return
     if act is Act.CREATED:
         identity = _with(item.identity, _carried(None, item, carried))
-        spec = Spec(identity, item.hardware, item.evidence, place=item.place)
+        spec = Spec(identity, item.hardware, item.evidence, place=item.place, fabric=item.fabric)
         made = document(NodeAdmission(item.name, spec), names)
         try:
             api.create(admissions_path(names), made, f"create {KIND} {item.name}")
@@ -292,7 +294,7 @@ def _kept_for(old: NodeAdmission) -> str:
 
 def _parts(wanted: Wanted, carry: tuple[int, str]) -> dict[str, Any]:
     identity = _with(wanted.identity, carry)
-    given = {"hardware": wanted.hardware, "evidence": wanted.evidence, "place": wanted.place}
+    given = {"hardware": wanted.hardware, "evidence": wanted.evidence, "place": wanted.place, "fabric": wanted.fabric}
     return {"identity": to_json(identity), **{part: to_json(value) for part, value in given.items()}}
 
 

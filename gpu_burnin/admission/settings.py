@@ -10,6 +10,8 @@ from pathlib import Path
 
 from gpu_burnin.admission.approve import InventoryNode
 from gpu_burnin.admission.calendar import Window, read_calendar
+from gpu_burnin.admission.fabric_config import FabricRules
+from gpu_burnin.admission.fabric_config import problem as fabric_problem
 from gpu_burnin.admission.jobs_config import JobsConfig
 from gpu_burnin.admission.jobs_config import problem as jobs_problem
 from gpu_burnin.admission.schedule.rules import TestRules, parse_tests
@@ -71,6 +73,7 @@ class AdmitterConfig:
     calendar: tuple[Window, ...] = ()
     jobs: JobsConfig | None = None
     mode: Mode = Mode.BUILT
+    fabric: FabricRules = field(default_factory=FabricRules)
 
     @property
     def names(self) -> Names:
@@ -86,7 +89,14 @@ class AdmitterConfig:
     def decision_rules(self) -> Rules:
         """What decisions depend on."""
         power = self.confirm_power_cycle
-        return Rules(**vars(self.rules), names=self.names, confirm_power_cycle=power, mode=self.mode)
+        return Rules(
+            **vars(self.rules), names=self.names, confirm_power_cycle=power, mode=self.mode, fabric=self.fabric
+        )
+
+    @property
+    def tests_between_nodes(self) -> bool:
+        """Whether anything asks for them: admission, the schedule, or a queue."""
+        return self.fabric.on or (self.jobs is not None and self.jobs.gang_test)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -151,4 +161,12 @@ def _problem(config: AdmitterConfig) -> str:
     doubled = [one.name for one in config.system_nodes]
     if len(set(doubled)) != len(doubled):
         return "system_nodes names a node twice; name each once"
+    if config.tests_between_nodes and config.mode is not Mode.BUILT:
+        key = "fabric" if config.fabric.on else "gang_test of a queue"
+        return (
+            f"{key} asks for tests between nodes, and where attached there are none: an agent in a pod has an address "
+            "of the pod network, and reads all Nodes with the secrets of tests; take the key out"
+        )
+    if why := fabric_problem(config.fabric):
+        return why
     return jobs_problem(config.jobs) if config.jobs is not None else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from gpu_burnin.admission.fabric_config import FabricRules
 from gpu_burnin.api.agent_note import AgentNote, Maintenance
 from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.evidence import Statement
@@ -102,6 +103,7 @@ class Rules(RuleSeconds):
     # Whether a power cycle that a FAIL asked for has to be confirmed before the node is let in again.
     confirm_power_cycle: bool = True
     mode: Mode = Mode.BUILT
+    fabric: FabricRules = field(default_factory=FabricRules)
 
 
 @dataclass(frozen=True)

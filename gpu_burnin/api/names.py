@@ -109,6 +109,16 @@ class Names:
         return f"{self.domain}/request"
 
     @property
+    def fabric_test(self) -> str:
+        """Annotation on a Node, the admitter's own: the test with other nodes that the agent is asked for."""
+        return f"{self.domain}/fabric-test"
+
+    @property
+    def fabric(self) -> str:
+        """Annotation on a Node, the node's own: how far it has come in that test, its signed offer and view."""
+        return f"{self.domain}/fabric"
+
+    @property
     def leave(self) -> str:
         """Annotation on a Node, and on pods there, the admitter's own: by when, and why, the work is asked to leave."""
         return f"{self.domain}/leave"

@@ -12,8 +12,10 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from gpu_burnin.api.evidence import DEFAULT_TTL_S
+from gpu_burnin.api.fabric_proof import FabricProof
 from gpu_burnin.api.names import KIND, Names
 from gpu_burnin.api.remedies import DEFINITIONS
+from gpu_burnin.api.rendezvous import Nic
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.types import JSON, JSON_NAME, OMIT_DEFAULT, Action
@@ -89,11 +91,12 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the machine stands, as values of labels: its rack, its leaf switch, its feed; "" for what nobody says."""
+    """Where the machine stands, as values of labels: its rack, leaf switch, feed and spine; "" for what nobody says."""
 
     rack: str = field(default="", metadata=_ABSENT)
     leaf: str = field(default="", metadata=_ABSENT)
     feed: str = field(default="", metadata=_ABSENT)
+    spine: str = field(default="", metadata=_ABSENT)
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,8 @@ class Spec:
     """What is asked of the node. `repair` is the repair ladder's: the node is in its hands.
 
     `restored` is the provisioner's: etcd was put back to a snapshot, and the record of before said more of the node.
-    `swing` is the provisioner's too: a play lets the node swing its power, `until` then at the latest.
+    `swing` is the provisioner's too: a play lets the node swing its power, `until` then at the latest. `fabric` are its
+    network interfaces for tests with other nodes; none: it is in no such test.
     """
 
     identity: Identity = field(default_factory=Identity)
@@ -137,6 +141,7 @@ class Spec:
     restored: Ask | None = field(default=None, metadata=_ABSENT)
     swing: Ask | None = field(default=None, metadata=_ABSENT)
     place: Place = field(default_factory=Place, metadata=_ABSENT)
+    fabric: tuple[Nic, ...] = field(default=(), metadata=_ABSENT)
 
 
 @dataclass(frozen=True)
@@ -282,6 +287,7 @@ class Status:
     power_cycle: PowerCycle | None = field(default=None, metadata={JSON_NAME: "powerCycle", **_ABSENT})
     team: str = field(default="", metadata=_ABSENT)
     transitions: tuple[Transition, ...] = ()
+    fabric: FabricProof | None = field(default=None, metadata=_ABSENT)
 
 
 @dataclass(frozen=True)

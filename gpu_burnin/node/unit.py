@@ -118,7 +118,7 @@ def start(arguments: Sequence[str]) -> Started:
         return Started(False, found.invocation)
     if found.failed:
         # A unit left failed by an earlier configuration error would keep its name occupied.
-        _systemctl("reset-failed", UNIT)
+        systemctl("reset-failed", UNIT)
     try:
         RUN_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in (ENDED, REPORT, PROGRESS):
@@ -126,20 +126,20 @@ def start(arguments: Sequence[str]) -> Started:
     except OSError as error:
         raise GpuBurninError(f"{_host()}: {RUN_DIR} cannot be written ({error.strerror}); run as root") from error
     end_s = time.monotonic() + _FORGOTTEN_S
-    while _systemctl("show", "--property=LoadState", UNIT).strip() == "LoadState=loaded" and time.monotonic() < end_s:
+    while systemctl("show", "--property=LoadState", UNIT).strip() == "LoadState=loaded" and time.monotonic() < end_s:
         time.sleep(POLL_S)
-    done = _call(command(arguments))
+    done = call(command(arguments))
     found, over = state(), ended()
     if done.returncode == 0:
         return Started(True, found.invocation or (over.invocation if over else ""))
     if found.running:  # somebody else was quicker
         return Started(False, found.invocation)
-    raise GpuBurninError(f"{_host()}: systemd-run cannot start the burn-in ({_why(done)}); run as root")
+    raise GpuBurninError(f"{_host()}: systemd-run cannot start the burn-in ({why(done)}); run as root")
 
 
 def state() -> UnitState:
     """What the unit does now. Raises GpuBurninError (exit 2) when systemd does not say."""
-    return parse_state(_systemctl("show", f"--property={PROPERTIES}", UNIT))
+    return parse_state(systemctl("show", f"--property={PROPERTIES}", UNIT))
 
 
 def parse_state(text: str) -> UnitState:
@@ -210,16 +210,18 @@ def follow(
     return over.exit_code
 
 
-def _systemctl(*arguments: str) -> str:
-    done = _call(["systemctl", *arguments])
+def systemctl(*arguments: str) -> str:
+    """What systemctl prints. Raises GpuBurninError."""
+    done = call(["systemctl", *arguments])
     if done.returncode != 0:
         raise GpuBurninError(
-            f"{_host()}: systemd does not answer ({_why(done)}); run as root, on a machine with systemd"
+            f"{_host()}: systemd does not answer ({why(done)}); run as root, on a machine with systemd"
         )
     return done.stdout
 
 
-def _call(command_line: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def call(command_line: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """How a program of systemd ended. Raises GpuBurninError where it cannot be run."""
     try:
         # In the C locale: what is read here is not translated.
         return subprocess.run(
@@ -237,7 +239,8 @@ def _call(command_line: Sequence[str]) -> subprocess.CompletedProcess[str]:
         ) from error
 
 
-def _why(done: subprocess.CompletedProcess[str]) -> str:
+def why(done: subprocess.CompletedProcess[str]) -> str:
+    """What it complained of, in one line."""
     return " ".join(done.stderr.split()) or "no reason given"
 
 

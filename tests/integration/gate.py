@@ -13,6 +13,7 @@ EXECUTE = {"key": "muster.dev/preflight", "effect": "NoExecute"}
 QUARANTINE = {"key": "muster.dev/quarantine", "value": "XID_FATAL", "effect": "NoSchedule"}
 READY = "muster.node-restriction.kubernetes.io/ready"
 EVIDENCE = "muster.dev/evidence"
+FABRIC, FABRIC_TEST = "muster.dev/fabric", "muster.dev/fabric-test"
 VERIFIED = {"type": "GPUVerified", "status": "True", "reason": "PASS", "message": "no fault seen"}
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
 HOOK_KINDS = (

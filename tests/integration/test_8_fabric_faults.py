@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.fleet.fabric.model import Found
+from gpu_burnin.fabric.model import Found
 from tests.lab import hosts
 
 from .fabric_site import HOSTS, MOST_S, Site, ended, program

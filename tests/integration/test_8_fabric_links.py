@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.fleet.fabric.model import Found
+from gpu_burnin.fabric.model import Found
 
 from .fabric_site import FIRST_PORT, HOSTS, LAST_PORT, Report, Site, name_of, on, program
 from .fleet import Fleet

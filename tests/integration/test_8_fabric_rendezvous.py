@@ -18,7 +18,7 @@ import pytest
 from gpu_burnin.api import fabric_view, rendezvous
 from gpu_burnin.api.fabric_documents import Signed
 from gpu_burnin.api.rendezvous import FabricTest, Member
-from gpu_burnin.fleet.fabric.model import Kind, Nic
+from gpu_burnin.fabric.model import Kind, Nic
 from gpu_burnin.system import known_hosts
 
 from .fabric_site import FIRST_PORT, LAST_PORT, install

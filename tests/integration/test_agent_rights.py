@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.gate import EVIDENCE, NODES, held_node, kubelet, refused
+from tests.integration.gate import EVIDENCE, FABRIC, FABRIC_TEST, NODES, held_node, kubelet, refused
 from tests.integration.kube import MERGE_PATCH, Client, Reply, Server
 
 AGENT, REQUEST, LEAVE, ADMITTED = (f"muster.dev/{name}" for name in ("agent", "request", "leave", "admitted"))
@@ -40,7 +40,7 @@ def test_it_reads_watches_and_writes_its_own_node(two: tuple[Client, str, str]) 
     assert listed.status == 200
     version = listed.body["metadata"]["resourceVersion"]
     assert client.request("GET", by_name(mine, watch="1", timeoutSeconds="1", resourceVersion=version)).status == 200
-    for key in (AGENT, EVIDENCE):
+    for key in (AGENT, EVIDENCE, FABRIC):
         assert annotate(client, mine, key, "text").status == 200
         assert annotate(client, mine, key, None).status == 200
 
@@ -52,14 +52,14 @@ def test_it_reads_no_other_node(two: tuple[Client, str, str]) -> None:
         assert reply.status == 403, f"{path}: {reply.status} {reply.message}"
 
 
-@pytest.mark.parametrize("key", [AGENT, EVIDENCE, REQUEST, LEAVE, ADMITTED])
+@pytest.mark.parametrize("key", [AGENT, EVIDENCE, FABRIC, REQUEST, FABRIC_TEST, LEAVE, ADMITTED])
 def test_it_writes_no_other_node(two: tuple[Client, str, str], key: str) -> None:
     client, _, theirs = two
     reply = annotate(client, theirs, key, "text")
     assert reply.status == 403, reply.message
 
 
-@pytest.mark.parametrize("key", [REQUEST, LEAVE, ADMITTED])
+@pytest.mark.parametrize("key", [REQUEST, FABRIC_TEST, LEAVE, ADMITTED])
 def test_it_asks_itself_for_nothing(two: tuple[Client, str, str], key: str) -> None:
     client, mine, _ = two
     refused(annotate(client, mine, key, "text"))

@@ -13,6 +13,8 @@ import pytest
 from tests.integration.gate import (
     EVIDENCE,
     EXECUTE,
+    FABRIC,
+    FABRIC_TEST,
     NODES,
     QUARANTINE,
     READY,
@@ -193,14 +195,27 @@ class TestMarks:
         change = {"metadata": {"annotations": {"muster.dev/admitted": value}}}
         refused(merge(attacker(server, who, name), name, change, subresource))
 
-    def test_evidence_is_the_nodes_own(self, server: Server, root: Client, admitter: Client) -> None:
+    @pytest.mark.parametrize("key", [EVIDENCE, FABRIC])
+    def test_evidence_and_views_are_the_nodes_own(
+        self, server: Server, root: Client, admitter: Client, key: str
+    ) -> None:
         name = held_node(server)
-        mine = {"metadata": {"annotations": {EVIDENCE: "signed"}}}
+        mine = {"metadata": {"annotations": {key: "signed"}}}
         assert merge(kubelet(server, name), name, mine).status == 200
-        refused(merge(root, name, {"metadata": {"annotations": {EVIDENCE: "older"}}}))
-        refused(merge(root, name, {"metadata": {"annotations": {EVIDENCE: None}}}))
+        refused(merge(root, name, {"metadata": {"annotations": {key: "older"}}}))
+        refused(merge(root, name, {"metadata": {"annotations": {key: None}}}))
         refused(merge(kubelet(server, held_node(server)), name, mine), "forbidden")
-        assert merge(admitter, name, {"metadata": {"annotations": {EVIDENCE: None}}}).status == 200
+        assert merge(admitter, name, {"metadata": {"annotations": {key: None}}}).status == 200
+
+    @pytest.mark.parametrize("who", ATTACKERS)
+    @pytest.mark.parametrize("value", ["another", None])
+    def test_only_the_admitter_asks_for_a_test_with_other_nodes(
+        self, server: Server, admitter: Client, who: str, value: str | None
+    ) -> None:
+        name = held_node(server)
+        refused(merge(attacker(server, who, name), name, {"metadata": {"annotations": {FABRIC_TEST: "mine"}}}))
+        assert merge(admitter, name, {"metadata": {"annotations": {FABRIC_TEST: "one"}}}).status == 200
+        refused(merge(attacker(server, who, name), name, {"metadata": {"annotations": {FABRIC_TEST: value}}}))
 
     @pytest.mark.parametrize("who", ["root", "kubelet"])
     @pytest.mark.parametrize(

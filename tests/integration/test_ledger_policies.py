@@ -110,6 +110,7 @@ class TestIdentity:
             {"hardware": {"model": "b200-sxm"}},
             {"place": {"rack": "r9"}},
             {"place": None},
+            {"fabric": [{"rail": 0, "address": "198.51.100.9"}]},
             {"evidence": {"level": "quick"}},
             {"evidence": {"maxAgeSeconds": 10**9}},
             {"restored": {"who": "admin", "why": "snapshot", "since": TIME}},

@@ -102,6 +102,7 @@ class Bench:
             root=self.root,
             now=lambda: self.at,
             leave=self.leave,
+            fabric_folder=self.leave.parent / "fabric",
             kernel=str(HARDWARE["kernel"]),
         )
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpu_burnin.fabric.model import Fabric, Kind, Nic, Node, Purpose, Result, Round, Settings, Test, Through
 from gpu_burnin.fleet.fabric import course, results
 from gpu_burnin.fleet.fabric.execute import Executor, result_of
 from gpu_burnin.fleet.fabric.folder import Answer, Presence, RoundFolder
 from gpu_burnin.fleet.fabric.keep import Nobody
-from gpu_burnin.fleet.fabric.model import Fabric, Kind, Nic, Node, Purpose, Result, Round, Settings, Test, Through
 from gpu_burnin.fleet.fabric.results import Run
 from gpu_burnin.fleet.waves.names import OUTCOMES
 from gpu_burnin.fleet.waves.worker import Job

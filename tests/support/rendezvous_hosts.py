@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from gpu_burnin.admission.sshsig import signature_holds
 from gpu_burnin.api import fabric_view, rendezvous
 from gpu_burnin.api.fabric_documents import Signed
 from gpu_burnin.api.fabric_view import MemberView, Outcome
 from gpu_burnin.api.rendezvous import FabricTest, Kind, Member, Nic, Rendezvous
+from gpu_burnin.fabric import verify
 from gpu_burnin.node.fabric.own import Own
 from tests.support.ssh_signature import public_line, sign
 
@@ -89,6 +92,18 @@ TEST = FabricTest(
 )
 MADE = rendezvous.rendezvous_of(TEST, NOW, 20001, SECRET)
 OFFER = ONE.signed(MADE.canonical())
+
+
+def offered(data: bytes, test: FabricTest, keys: Mapping[str, str], now: datetime) -> verify.Offered:
+    """verify.offered, by the admitter's verifier of signatures."""
+    return verify.offered(data, test, keys, now, signature_holds)
+
+
+def result_of(
+    offer: verify.Offered, views: Mapping[str, bytes], keys: Mapping[str, str], boots: Mapping[str, str]
+) -> verify.Verified:
+    """verify.result_of, by the same."""
+    return verify.result_of(offer, views, keys, boots, signature_holds)
 
 
 def made(**changes: Any) -> Rendezvous:

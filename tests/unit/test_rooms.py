@@ -28,16 +28,19 @@ def _may(*rooms: str) -> frozenset[str]:
 # come; a new room brings its row, with its reason, in the commit that makes it.
 ALLOWED: Mapping[str, frozenset[str]] = {
     "__main__": _may("cli", "system"),
-    "cli": _may("run", "fleet", "launch", "scaler", "admission", "node", "report", "judge", "engine", "checks", *_LOW),
+    "cli": _may(
+        *("run", "fleet", "launch", "scaler", "admission", "node", "report", "judge", "engine", "checks", "fabric"),
+        *_LOW,
+    ),
     # The public names, each imported when it is asked for.
     "__init__": _may("engine", "judge", "report", "run", "settings"),
-    "fleet": _may("admission", "api", "checks", "engine", "hardware", "judge", "node", "report", "system"),
+    "fleet": _may("admission", "api", "checks", "engine", "fabric", "hardware", "judge", "node", "report", "system"),
     # It keeps the ledger's rules by the admitter's own parts, and is another service with another credential.
     "scaler": _may("admission", "api", "power", "system"),
     # A researcher's machine has the API and nothing of the fleet: no SSH, no reports, nothing that computes.
     "launch": _may("admission", "api", "system"),
     # The admitter's host has neither numpy nor NVML: nothing that computes or looks at a GPU.
-    "admission": _may("api", "system"),
+    "admission": _may("api", "fabric", "system"),
     "run": _may("checks", "engine", "hardware", "judge", "node", "report", "settings", "system", "telemetry"),
     "node": _may("job", "judge", "report", "engine", "checks", *_LOW),
     "report": _may("checks", "engine", "hardware", "judge", "settings", "system", "telemetry"),
@@ -51,6 +54,8 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "settings": _may("api", "system"),
     # Redfish and programs: the repair ladder on the controller and the scaler on the API servers' hosts switch by it.
     "power": _GROUND,
+    # By what the controller's and the admitter's tests between nodes are judged.
+    "fabric": _may("api", "system"),
     # What crosses a border between node, cluster and controller stands where all three can read it.
     "api": _may("system"),
     "system": _may(),

@@ -47,6 +47,29 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Look at `systemctl status gpu-burnin-publish` on the node; run gpu-burnin run there if it was never tested. "
         "Where attached it is tested when it is idle; else look at its pod of muster-node.",
     ),
+    "FABRIC_ALONE": (
+        "No test with another node came about in the time that a node waits for one before it is let in",
+        "It takes work where the policy is `alone: admit`, and no new work where it is `hold`, until it has passed "
+        "with another node. Look for why there was none: no other idle node, agents that do not answer, or no NICs in "
+        "fleet_fabric_nics.",
+    ),
+    "FABRIC_NODE": (
+        "Tests with other nodes failed, and those others are proven: the fault is the node, its NIC, its cable or the "
+        "port of its leaf switch",
+        "Read the message for what failed. Look at the NIC's counters and the switch port, reseat or replace the "
+        "cable, then the NIC; `muster fabric run` with the node and some of its leaf tells which rail it is. Then "
+        "muster node retest NODE --reason REASON: it is let in after a pass, and tested with other nodes again.",
+    ),
+    "FABRIC_SUSPECT": (
+        "A test with another node failed, and which of the two it is was not told apart yet",
+        "Nothing, where idle nodes are proven: it is tested with three of them. Without a third node that is idle run "
+        "`muster fabric run` when there is one, or look at the NICs and cables of both.",
+    ),
+    "FABRIC_WAITS": (
+        "The node passed its own burn-in and waits for a test with another node, which the fleet asks for before it is "
+        "let in",
+        "Nothing: it is tested when another node is idle, or at its deadline the policy decides (admitter_fabric).",
+    ),
     "GPUS_MISSING": (
         "kubelet does not offer the GPUs, or MIG instances, that the node should have",
         "Look at the device plugin's log on the node, then at `gpu-burnin report`; correct the inventory if the number "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from gpu_burnin.admission.decide.between import fabric_test, test_ends
 from gpu_burnin.admission.decide.desired import (
     DesiredState,
     condition_patch,
@@ -137,7 +138,17 @@ def _decide(seen: Facts) -> Decision:
     asks = (ask for ask in (facts.spec.hold, facts.spec.quarantine, facts.spec.retest, facts.spec.repair) if ask)
     since = when(status.since) if plan.shown.code == GPUS_MISSING else None
     grace = later(since, facts.rules.gpus_grace_s) if since is not None else None
-    times = (own.expires, facts.windows.changes_at, plan.test.wake_at, leaving.pods.wake_at, when(plan.next.at), grace)
+    running = fabric_test(facts)
+    over = test_ends(running, now) if running is not None else None
+    times = (
+        own.expires,
+        over,
+        facts.windows.changes_at,
+        plan.test.wake_at,
+        leaving.pods.wake_at,
+        when(plan.next.at),
+        grace,
+    )
     return Decision(
         status=status,
         node_patch=node_patch(

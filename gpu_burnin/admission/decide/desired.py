@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
+from gpu_burnin.admission.decide.between import fabric_test
 from gpu_burnin.admission.decide.draining import Draining, leave_annotation
 from gpu_burnin.admission.decide.facts import Facts, doubted
 from gpu_burnin.admission.decide.finding import Finding, VerdictLabel
@@ -65,7 +66,8 @@ def desired_state(facts: Facts, own: Finding, plan: Plan, leaving: Draining, sta
         was_lost = {"key": names.quarantine, "value": leaving.code, "effect": NO_EXECUTE}
         if (leaving.lost and not attached) or any(was_lost.items() <= taint.items() for taint in taints(node)):
             wanted[names.quarantine, NO_EXECUTE] = leaving.code
-    if plan.open and plan.shown.state is State.TESTING:
+    between_nodes = fabric_test(facts)
+    if plan.open and (plan.shown.state is State.TESTING or between_nodes is not None):
         wanted[names.testing, NO_SCHEDULE] = ""
     if facts.windows.why and not observes(facts):
         wanted[names.maintenance, NO_SCHEDULE] = ""
@@ -81,6 +83,8 @@ def desired_state(facts: Facts, own: Finding, plan: Plan, leaving: Draining, sta
         names.leave: leave_annotation(leaving.leave) if leaving.leave is not None else None,
         names.restored: restored.since if restored is not None else None,
     }
+    if between_nodes is None:
+        annotations[names.fabric_test] = None
     if accepted is not None:
         note = {key: value for key, value in to_json(accepted).items() if key != "hardware"}
         annotations[names.admitted] = canonical_json(note).decode("ascii")

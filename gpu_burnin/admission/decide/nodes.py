@@ -9,7 +9,7 @@ from gpu_burnin.admission.view import Node
 from gpu_burnin.api.names import CONDITION, LABEL_PREFIX, NO_SCHEDULE, READY_LABEL, Names
 
 # Of the annotations the fleet's own: kubelet's and the cloud's are not read.
-_OURS = ("/evidence", "/agent", "/request", "/leave", "/admitted", "/restored")
+_OURS = ("/evidence", "/agent", "/request", "/leave", "/admitted", "/restored", "/fabric-test", "/fabric")
 _METADATA = ("name", "uid", "resourceVersion", "deletionTimestamp")
 _CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpu_burnin.admission.decide import conditions
+from gpu_burnin.admission.decide import between, conditions, fabric
 from gpu_burnin.admission.decide.conditions import HARDWARE_CHANGED, suspect_or_new
 from gpu_burnin.admission.decide.facts import EVIDENCE_REPLAYED, Facts
 from gpu_burnin.admission.decide.finding import (
@@ -49,6 +49,8 @@ ORDER: tuple[Rule, ...] = (
     # below what people ask meanwhile, and below the doubt after a restore, which closes a node without leave.
     after_restore(conditions.failed),
     conditions.failed,
+    # Other nodes have found it, as a run of its own finds a fault.
+    between.named_by_others,
     # Signed by the agent, so before what it has not signed yet.
     doubt(HARDWARE_CHANGED, _SUSPECT, conditions.changed_at_work, test=True),
     conditions.revoking,
@@ -93,13 +95,18 @@ ORDER: tuple[Rule, ...] = (
     doubt(HARDWARE_CHANGED, _SUSPECT, conditions.changed, test=True),
     doubt("POWER_CYCLE_OWED", _SUSPECT, conditions.owes_power_cycle),
     conditions.lacks_gpus,
+    doubt(between.FABRIC_SUSPECT, _SUSPECT, between.suspected_by_others),
     # A restored ledger may have forgotten any doubt: so it beats all that speaks for the node, and no doubt above.
     after_restore(conditions.old_proof, conditions.passed),
     # Old proof keeps a closed node closed. One at work goes on, so the same stands below what is told of it first.
     lambda node: conditions.old_proof(node) if node.gated else None,
+    # All of its own is well: what is asked for yet is a test with another node.
+    fabric.waits_for_partner,
     # What keeps, or will keep, new work away.
     note(GPUS_MISSING, lambda node: node.missing_gpus),
     note(BEGUN, lambda node: node.windows.why),
+    # It is told as long as no other node has shown that it is well.
+    note(fabric.FABRIC_ALONE, fabric.let_in_alone),
     # What it is tested for: old proof will close it, a warning is of something seen, maintenance may be nothing.
     conditions.old_proof,
     note("AGENT_WARNED", conditions.warned, test=True),

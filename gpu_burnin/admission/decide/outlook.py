@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpu_burnin.admission.decide.between import fabric_test
+from gpu_burnin.admission.decide.fabric import FABRIC_ALONE, FABRIC_WAITS, deadline, then_of
 from gpu_burnin.admission.decide.facts import Facts, TestRequest
 from gpu_burnin.admission.decide.finding import Finding
 from gpu_burnin.admission.decide.maintenance import BEGUN
@@ -13,6 +15,7 @@ from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.record import Next, State
 from gpu_burnin.api.remedies import agent
 
+_BETWEEN = (FABRIC_WAITS, FABRIC_ALONE, "FABRIC_SUSPECT")
 LET_IN, TAKEN_OUT = "let in", "taken from work"
 # What an attached cluster has other words for is below.
 _AWAITED = {
@@ -23,6 +26,8 @@ _AWAITED = {
     "EVIDENCE_BOOT": "the burn-in of this boot has to pass; it starts by itself",
     "EVIDENCE_MISSING": "its first burn-in has to pass (site.yml starts it)",
     "EVIDENCE_SIMULATED": "it needs a pass on real hardware",
+    FABRIC_ALONE: "it has to pass a test with another node, which begins when one is idle",
+    "FABRIC_SUSPECT": "it is tested with proven nodes as they are idle: three passes clear it, three failures name it",
     "HOST_KEY_UNKNOWN": "its host key has to be pinned",
     "LEDGER_RESTORED": "its agent has to say its newest evidence anew, which it does by itself when it runs and is "
     "newer than 0.2.0; else it needs a test: muster node retest",
@@ -61,6 +66,10 @@ def next_of(facts: Facts, shown: Finding, test: TestRequest, own: Finding) -> Ne
     if shown.note and shown.code == BEGUN:
         over = facts.windows.changes_at
         return Next("open to new work and tested", "when the maintenance is over", stamp(over) if over else "")
+    if (shown.state is State.READY or shown.code in _BETWEEN) and (running := fabric_test(facts)) is not None:
+        return Next("judged by its test with other nodes", f"test {running.id}", running.until)
+    if shown.code == FABRIC_WAITS:
+        return Next(then_of(facts), "when it has passed with another node, or at this time", stamp(deadline(facts)))
     if shown.state is State.READY:
         expires = stamp(own.expires) if own.expires is not None else ""
         return Next("tested again", "its proof ends then, or earlier by the schedule", expires)

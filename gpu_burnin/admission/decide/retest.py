@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gpu_burnin.admission.decide.between import fabric_test, test_ends
 from gpu_burnin.admission.decide.conditions import silent, unheard
 from gpu_burnin.admission.decide.facts import Facts, TestRequest, rank
 from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
@@ -179,6 +180,8 @@ def _obstacle(facts: Facts, *, by_schedule: bool) -> tuple[str, datetime | None]
     planned, calendar = facts.status.next, facts.windows
     if facts.view.paused:
         return f"{PAUSED}: {facts.view.paused}", None
+    if (running := fabric_test(facts)) is not None:
+        return "it is in a test with other nodes", test_ends(running, facts.now)
     again = when(planned.at) if planned is not None and planned.what == AGAIN else None
     if planned is not None and again is not None and facts.now < again:
         return planned.why, again

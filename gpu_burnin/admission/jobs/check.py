@@ -50,7 +50,10 @@ BRAKE = "job_retry"
 
 @dataclass
 class _Job:
-    """What is remembered of one job: `nodes` those that it has or waits for, `tests` what they lack."""
+    """What is remembered of one job: `nodes` those that it has or waits for, `tests` what they lack.
+
+    `gang` are those of its nodes that wait for a test with another node.
+    """
 
     uid: str = ""
     since: datetime | None = None
@@ -59,6 +62,7 @@ class _Job:
     nodes: tuple[str, ...] = ()
     tests: tuple[tuple[str, str], ...] = ()
     tests_s: float = float("-inf")
+    gang: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -101,7 +105,7 @@ class JobChecker:
         job.nodes = workload.nodes
         if check.state not in (CheckState.PENDING, CheckState.READY):
             # Kueue takes the nodes back now, and asks anew when it has chosen others.
-            job.since = None
+            job.since, job.gang = None, frozenset()
             return None
         job.since = None if check.state == CheckState.READY else workload.reserved_at or job.since or self.now()
         now = self.now()
@@ -114,6 +118,7 @@ class JobChecker:
             message = f"nodes are chosen again, because of {verdict.why}"
             verdict = replace(verdict, state=CheckState.RETRY, message=message)
         verdict = self._braked(workload, verdict, now)
+        job.gang = frozenset(verdict.gang) if verdict.state is CheckState.PENDING else frozenset()
         if workload.admitted and verdict.state is CheckState.PENDING:
             return later(now, LOOK_AGAIN_S)
         if verdict.tests:
@@ -139,6 +144,11 @@ class JobChecker:
     def nodes_of(self, key: str) -> tuple[str, ...]:
         """The nodes that a job has or waits for, as they were last looked at."""
         return job.nodes if (job := self._jobs.get(key)) is not None else ()
+
+    def gang_wanted(self, key: str, node: str) -> str:
+        """Why this node is to be tested with another one before the job starts, "" where it is not."""
+        job = self._jobs.get(key)
+        return f"the job {key} is to start on it" if job is not None and node in job.gang else ""
 
     def tests(self) -> list[Choice]:
         """The tests that jobs found missing, of nodes that may be tested now; the deepest of each."""
@@ -175,7 +185,10 @@ class JobChecker:
     def _demand(self, workload: Workload, now: datetime) -> Demand:
         # A queue that is not in the configuration (yet) asks what a queue asks where nothing is said.
         queue = self.config.queues.get(workload.queue, QueueConfig())
-        return Demand(queue.level, self.config.window_s, self.config.wait_s, self.tests_open(now))
+        # Of one node nothing goes through the fabric; where nodes are chosen last, the job is on them already.
+        asked = queue.gang_test and len(workload.nodes) > 1 and not workload.admitted
+        gang_age_s = self.config.gang_age_s if asked else None
+        return Demand(queue.level, self.config.window_s, self.config.wait_s, self.tests_open(now), gang_age_s)
 
     def _braked(self, workload: Workload, verdict: Verdict, now: datetime) -> Verdict:
         """The verdict, or Pending where too many would be Retry: a wrong belief must not empty the queues."""
@@ -245,7 +258,7 @@ class JobChecker:
     def _started(self, workload: Workload, job: _Job) -> datetime | None:
         """A job that runs is not judged again. Where Kueue gives it another node, that one is looked at and told of."""
         now, added = self.now(), set(workload.nodes) - set(job.nodes) if job.nodes and workload.gpus else set[str]()
-        job.since, job.tests = None, ()
+        job.since, job.tests, job.gang = None, (), frozenset()
         self.runtimes.forget(workload.uid)
         facts = self.facts.of(added)
         unjudged = bool(self.stale()) or not all(one.judged for one in facts.values())
@@ -273,7 +286,7 @@ class JobChecker:
         job = self._jobs.get(key)
         if job is None:
             return
-        job.since, job.nodes = None, ()
+        job.since, job.nodes, job.gang = None, (), frozenset()
         self.runtimes.forget(job.uid)
         if workload is not None or key not in self.workloads.known() or not job.tests:
             self._jobs.pop(key, None)

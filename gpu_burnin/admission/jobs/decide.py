@@ -52,6 +52,7 @@ class Reason(StrEnum):
     MAINTENANCE = "MAINTENANCE"
     PROOF_LEVEL = "PROOF_LEVEL"
     PROOF_AGE = "PROOF_AGE"
+    FABRIC_AGE = "FABRIC_AGE"
     BRAKE = "BRAKE"
     STALE = "STALE"
 
@@ -62,7 +63,8 @@ class NodeFacts:
 
     `labelled`: it carries the label of a node that may take work. `test` is the level of a test that was asked for, ""
     for none, and `tested_until` when it should have an answer. `announced` is what its agent says of maintenance.
-    `judged`: the admitter has decided on all that it has heard of the node.
+    `judged`: the admitter has decided on all that it has heard of the node. `fabric_at` is when it last passed a test
+    with another node in this boot; without NICs (`has_nics`) it can be in none.
     """
 
     state: State
@@ -79,23 +81,29 @@ class NodeFacts:
     idle: bool = True
     announced: Maintenance | None = None
     judged: bool = True
+    fabric_at: datetime | None = None
+    has_nics: bool = False
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What the queue and the configuration ask. `tests_open`: tests may be asked for now."""
+    """What the queue and the configuration ask. `tests_open`: tests may be asked for now.
+
+    `gang_age_s` is how long a pass with another node counts, None where none is asked for.
+    """
 
     level: str = "standard"
     window_s: float = 3600.0
     wait_s: float = 600.0
     tests_open: bool = True
+    gang_age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
     """Why one node cannot take the job now. `heals`: without a person, before the time to wait is over.
 
-    `test` is the level of a test that would help, "" for none.
+    `test` is the level of a test that would help, "" for none; `gang`: one with another node would.
     """
 
     node: str
@@ -103,6 +111,7 @@ class Blocker:
     words: str
     heals: bool = False
     test: str = ""
+    gang: bool = False
 
 
 # What is told of a job whose nodes are chosen when all checks are Ready: they are judged then.
@@ -113,7 +122,8 @@ NODES_LATER = "Kueue chooses its nodes when all checks are Ready, and they are j
 class Verdict:
     """The answer. `why` is what is in the way, in `message` too; `node` the first of the nodes that are.
 
-    `tests` are nodes with the level that they lack; `wake_at` is when time alone may change the verdict.
+    `tests` are nodes with the level that they lack, `gang` those that lack a test with another node; `wake_at` is when
+    time alone may change the verdict.
     """
 
     state: CheckState
@@ -123,6 +133,7 @@ class Verdict:
     node: str = ""
     tests: tuple[tuple[str, str], ...] = ()
     wake_at: datetime | None = None
+    gang: tuple[str, ...] = ()
 
 
 def decide(
@@ -143,16 +154,18 @@ def decide(
     blockers = blockers_of(workload, nodes, calendar, demand, now, deadline, runs_s)
     total = f"all {len(workload.nodes)} nodes are" if len(workload.nodes) > 1 else "its node is"
     if not blockers:
-        message = f"{total} open, with proof of level {demand.level} or more"
+        between = " and a fresh pass with another node" if demand.gang_age_s is not None else ""
+        message = f"{total} open, with proof of level {demand.level} or more{between}"
         return Verdict(CheckState.READY, Reason.VERIFIED, message, wake_at=later(now, LOOK_AGAIN_S))
     first = min(blockers, key=lambda one: (one.heals, one.node))
     more = f" and {len(blockers) - 1} more of its {len(workload.nodes)} nodes" if len(blockers) > 1 else ""
     tests = tuple((one.node, one.test) for one in blockers if one.test)
+    gang = tuple(one.node for one in blockers if one.gang)
     what = f"{first.node}{more}: {sentence(first.words, 200)}"
     if first.heals and now < deadline:
         message = f"waits for {what}; nodes are chosen again at {stamp(deadline)} at the latest"
         wake_at = earliest(deadline, later(now, LOOK_AGAIN_S))
-        return Verdict(CheckState.PENDING, first.reason, message, what, first.node, tests, wake_at)
+        return Verdict(CheckState.PENDING, first.reason, message, what, first.node, tests, wake_at, gang)
     waited = f", after {duration(demand.wait_s)}" if first.heals else ""
     message = f"nodes are chosen again{waited}, because of {what}"
     return Verdict(CheckState.RETRY, first.reason, message, what, first.node, tests)
@@ -261,6 +274,7 @@ class _Asked:
             yield Blocker(name, Reason.MAINTENANCE, why)
         if node.state in _OPEN:
             yield from self._unproven(name, node)
+            yield from self._untested_between(name, node)
 
     def _state_heals(self, node: NodeFacts) -> bool:
         return node.state in _HEALING and self._in_time(node.tested_until)
@@ -284,6 +298,24 @@ class _Asked:
         until = node.tested_until if begun else test_end(level, self.now) if may_begin else None
         heals = begun or may_begin
         yield Blocker(name, reason, f"{words}; a test is asked for", heals and self._in_time(until), level)
+
+    def _untested_between(self, name: str, node: NodeFacts) -> Iterator[Blocker]:
+        """That it has not passed with another node lately: its job holds it idle, so that it can be tested now."""
+        if self.demand.gang_age_s is None:
+            return
+        age_s = (self.now - node.fabric_at).total_seconds() if node.fabric_at is not None else None
+        if age_s is not None and age_s <= self.demand.gang_age_s:
+            return
+        if age_s is None:
+            words = "it has passed no test with another node in this boot"
+        else:
+            asked = f"{duration(self.demand.gang_age_s)} at most is asked"
+            words = f"its last pass with another node is {duration(age_s)} old, {asked}"
+        if not node.has_nics:
+            words = f"{words}, and its NodeAdmission names no NIC for one (fleet_fabric_nics)"
+            yield Blocker(name, Reason.FABRIC_AGE, words)
+            return
+        yield Blocker(name, Reason.FABRIC_AGE, f"{words}; such a test is asked for", node.idle, gang=node.idle)
 
 
 def test_end(level: str, begun: datetime) -> datetime | None:

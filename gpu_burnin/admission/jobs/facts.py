@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from gpu_burnin.admission.decide.desired import our_taints
+from gpu_burnin.admission.decide.fabric import passed_at
 from gpu_burnin.admission.decide.facts import node_ttl_s
-from gpu_burnin.admission.decide.nodes import labelled_ready, taints
+from gpu_burnin.admission.decide.nodes import boot_id, labelled_ready, taints
 from gpu_burnin.admission.decide.times import when
 from gpu_burnin.admission.jobs.decide import NodeFacts, test_end
 from gpu_burnin.admission.service.cache import Nodes, Pods, Records
@@ -42,6 +43,8 @@ def facts_of(
         tested_until=test_end(request.level, begun) if request is not None and begun is not None else None,
         idle=idle,
         announced=agent.maintenance if agent is not None else None,
+        fabric_at=passed_at(status.fabric, boot_id(node)) if node is not None else None,
+        has_nics=bool(record.spec.fabric),
     )
 
 

@@ -116,6 +116,11 @@ class JobCheck:
         """Tests that jobs need."""
         return self.checker.tests()
 
+    def gang_wanted(self, name: str) -> str:
+        """Why a node is to be tested with another one for a job that waits for it, "" where none does."""
+        keys = self.workloads.waiting_for(name) if self.on else ()
+        return next((why for key in keys if (why := self.checker.gang_wanted(key, name))), "")
+
     def waiting_s(self) -> list[float]:
         """For how long each job that waits for its nodes does."""
         now = datetime.now(UTC)

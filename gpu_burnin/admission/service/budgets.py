@@ -88,6 +88,8 @@ class Budgets:
     expire_share: float
     tests_at_once: Callable[[int], int]
     clock: Callable[[], float] = time.monotonic
+    # Nodes that are in a test with others.
+    between: set[str] = field(default_factory=set)
     _granted: dict[Budget, set[str]] = field(default_factory=lambda: {budget: set() for budget in Budget})
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -128,6 +130,12 @@ class Budgets:
             most, taken, _ = self._room(Budget.GATE, "")
             return max(0, most - len(taken))
 
+    def tests_left(self) -> int:
+        """How many nodes more may be tested now."""
+        with self._lock:
+            most, taken, _ = self._room(Budget.TEST, "")
+            return max(0, most - len(taken))
+
     def gated(self) -> int:
         """How many nodes the admitter keeps from work by itself."""
         return len(self.fleet.held_back(*HELD_BACK))
@@ -136,7 +144,7 @@ class Budgets:
         """How many nodes there may be, those that there are (but for this one), and the limit in words."""
         fleet = len(self.fleet)
         if budget is Budget.TEST:
-            taken = self.fleet.under_test() | self._granted[budget]
+            taken = self.fleet.under_test() | self._granted[budget] | self.between
             return self.tests_at_once(fleet), taken - {name}, "the limit of tests at a time"
         by_itself = self._granted[Budget.GATE] | self._granted[Budget.EXPIRE]
         gated, most = self.fleet.held_back(*HELD_BACK) | by_itself, _most(self.max_unready_share, fleet)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from gpu_burnin.admission.client import Object
 from gpu_burnin.admission.decide.facts import is_shut
@@ -17,6 +17,7 @@ from gpu_burnin.admission.decide.retest import overdue_at
 from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.service.packed import PackedStore
 from gpu_burnin.admission.view import Pod, Rules
+from gpu_burnin.api.fabric_proof import FabricProof
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, State, Use, parse
 from gpu_burnin.system.codec import from_json
@@ -24,6 +25,7 @@ from gpu_burnin.system.codec import from_json
 # Of a GPU resource: the vendors' plugins (nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/i915).
 GPU_RESOURCE = re.compile(r"nvidia\.com/.+|gpu\..+/.+|.+/(gpu|mig)([.\-].+)?")
 _ENDED = ("Succeeded", "Failed")
+_T = TypeVar("_T")
 _MIRROR = "kubernetes.io/config.mirror"
 # States in which the admitter's own judgement keeps a node from work; new boots and tests are not.
 HELD_BACK = (State.SUSPECT, State.QUARANTINED, State.EXPIRING)
@@ -35,6 +37,7 @@ class Summary:
 
     `tested_until` is when the test that was asked for should have an answer, None where there is none.
     `shut_by_restore` is as in decide/facts.py. `place` is rack and leaf.
+    `fabric` is what tests with other nodes found, of whatever boot; `boot_id` is the one that it was let in with.
     """
 
     state: State
@@ -51,6 +54,9 @@ class Summary:
     model: str = ""
     gpus: int = 0
     place: tuple[str, str] = ("", "")
+    has_nics: bool = False
+    fabric: FabricProof | None = None
+    boot_id: str = ""
 
     def under_test(self, now: datetime) -> bool:
         """Whether a test was asked for that may have an answer yet."""
@@ -241,7 +247,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         asked_until=max((when(str(ask.get("until") or "")) or FAR for ask in asks), default=None),
         tested_until=_tested_until(status.get("request"), rules),
         proofs={sys.intern(str(k)): str(v) for k, v in (status.get("proofs") or {}).items()},
-        use=_use(use),
+        use=_part(Use, use),
         repaired_at=max(repaired, default=""),
         admitted=bool(status.get("accepted")),
         expires_at=str((status.get("accepted") or {}).get("expiresAt") or ""),
@@ -250,6 +256,9 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         model=sys.intern(str(hardware.get("model") or "")),
         gpus=int(hardware.get("gpus") or 0),
         place=(sys.intern(str(place.get("rack") or "")), sys.intern(str(place.get("leaf") or ""))),
+        has_nics=bool(spec.get("fabric")),
+        fabric=_part(FabricProof, status.get("fabric")),
+        boot_id=str((status.get("accepted") or {}).get("bootID") or ""),
     )
 
 
@@ -259,9 +268,9 @@ def _tested_until(request: Mapping[str, Any] | None, rules: Rules) -> datetime |
     return overdue_at(when(str(request.get("since") or "")) or FAR, str(request.get("level") or ""), rules)
 
 
-def _use(document: object) -> Use | None:
+def _part(kind: type[_T], document: object) -> _T | None:
     try:
-        return from_json(Use, document, tolerant=True) if document else None
+        return from_json(kind, document, tolerant=True) if document else None
     except ValueError:
         return None
 

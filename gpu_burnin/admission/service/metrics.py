@@ -40,6 +40,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Words of the check `verified` on jobs, by state and the code of its reason.",
         ("verdict", "reason"),
     ),
+    "fabric_tests": ("Tests between nodes that came to an end, by what they came to.", ("result",)),
     "leaderships": ("Times that this process became the leader.", ()),
 }
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
+from gpu_burnin.admission.decide.fabric import FABRIC_ALONE
+from gpu_burnin.admission.decide.finding import AGENT_SILENT
 from gpu_burnin.admission.jobs.check import BRAKE
 from gpu_burnin.admission.service.campaign import Campaign
 from gpu_burnin.admission.service.journal import Journal
@@ -81,7 +83,7 @@ class Service(Campaign[Term]):
             ),
             "unwatched_nodes": (
                 "Nodes whose agent is silent, kept from work or not.",
-                of(lambda term: term.unwatched()),
+                of(lambda term: term.of_code(AGENT_SILENT)),
             ),
             "queue_depth": ("Nodes that wait to be looked at.", of(lambda term: len(term.queue))),
             "events_waiting": ("Events that are not written yet.", of(lambda term: len(term.recorder))),
@@ -99,6 +101,14 @@ class Service(Campaign[Term]):
             "jobs_waiting_seconds": (
                 "For how long the oldest of them waits.",
                 jobs(lambda waiting_s: max(waiting_s, default=0.0)),
+            ),
+            "fabric_nodes": (
+                "Nodes by what their tests with others found.",
+                by("outcome", lambda term: term.fabric.outcomes()),
+            ),
+            "alone_nodes": (
+                "Nodes that were let in, or are held, since no test with another node came about in time.",
+                of(lambda term: term.of_code(FABRIC_ALONE)),
             ),
             "paused": ("1 while a person has paused the fleet.", of(lambda term: float(bool(term.pause.why())))),
             "steady_seconds": ("From the election to caches that are whole.", of(lambda term: term.steady_after_s)),

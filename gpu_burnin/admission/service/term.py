@@ -12,7 +12,9 @@ from datetime import UTC, datetime, timedelta
 
 from gpu_burnin.admission.client import CSRS, NODES, ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.decide import trim_node
-from gpu_burnin.admission.decide.finding import AGENT_SILENT, LEDGER_RESTORED
+from gpu_burnin.admission.decide.fabric import wanted as wanted_between
+from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
+from gpu_burnin.admission.fabric.service import FabricTests
 from gpu_burnin.admission.jobs.service import WATCHES, JobCheck
 from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store
@@ -102,6 +104,24 @@ class Term:
         self.dedicated = Dedicated(wanted, *known, self.budgets, moves, *seen, journal, self.recorder)
         self._approver = Approver(api, names, self.requests, self.records, config.inventory_nodes(), journal, metrics)
         self.jobs = JobCheck(config, self, self.reconciler.verifier)
+        self.fabric = FabricTests(
+            config.fabric,
+            names,
+            config.rules.settle_s,
+            config.tests.ask_again_s,
+            api,
+            self.nodes,
+            self.records,
+            self.pods,
+            self.budgets,
+            choices,
+            *seen,
+            journal,
+            self.recorder,
+            metrics,
+            lambda name, summary: wanted_between(summary.code) or self.jobs.gang_wanted(name),
+            lambda name: self.jobs.workloads.waiting_for(name),
+        )
         self._system = frozenset(one.name for one in config.system_nodes)
         unknown, bring = f"{api.server}: it does not know", DEFINITIONS
         missing = f"{unknown} {PLURAL} ({names.crd}), so no node is admitted; {bring}"
@@ -177,11 +197,8 @@ class Term:
         working = (one for _, one in self.records.all_summaries() if one.state in _WORKING)
         return sum(bool(one.expires_at) and one.expires_at < until for one in working)
 
-    def unwatched(self) -> int:
-        """How many nodes have a silent agent, whether a budget leaves them at work or not."""
-        return self._of_code(AGENT_SILENT)
-
-    def _of_code(self, wanted: str) -> int:
+    def of_code(self, wanted: str) -> int:
+        """How many nodes have this code, at work or not."""
         return sum(nodes for (_, code), nodes in self.records.counts().items() if code == wanted)
 
     def _check(self) -> None:
@@ -241,6 +258,8 @@ class Term:
             self._spawn(f"worker-{number}", self._work)
         self._spawn("timetable", self._timetable)
         self._spawn("jobs", self.jobs.run)
+        if self.config.tests_between_nodes:
+            self._spawn("fabric", lambda: self.fabric.run(self._wait))
 
     def _work(self) -> None:
         while (name := self.queue.get()) is not None:
@@ -344,7 +363,7 @@ class Term:
 
     def announce_restore(self) -> None:
         """Say once that etcd was restored, as the entries do, and once that no node waits for its agent any more."""
-        doubted = self._of_code(LEDGER_RESTORED)
+        doubted = self.of_code(LEDGER_RESTORED)
         if bool(doubted) != self._was_restored:
             self._was_restored = bool(doubted)
             self.journal.say(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What may be found: the words of gpu_burnin.fleet.fabric.model.Outcome. MTU: small messages come through, large do not.
+# What may be found: the words of gpu_burnin.fabric.model.Outcome. MTU: small messages come through, large do not.
 OK, WRONG, UNREACHABLE, MTU, STALLED = "ok", "wrong", "unreachable", "mtu", "stalled"
 # The gravest first.
 OUTCOMES: tuple[str, ...] = (WRONG, MTU, UNREACHABLE, STALLED, OK)

@@ -47,9 +47,9 @@ def plan(
     No host is touched. Exit codes: 0 the places are what a plan needs, 1 they are not, 2 they cannot be read, or RUN is
     there already.
     """
+    from gpu_burnin.fabric.model import Settings, Through
     from gpu_burnin.fleet.fabric import plan as plans
     from gpu_burnin.fleet.fabric import results
-    from gpu_burnin.fleet.fabric.model import Settings, Through
     from gpu_burnin.fleet.fabric.report import usual_rates
 
     if output is not None and output.exists():
@@ -77,9 +77,9 @@ def next_(run_file: Path, results: Path | None) -> None:
     RESULTS is a list with one entry for each test that was run. Exit codes: 0 printed (null: no test is left), 2 a file
     cannot be read, or the results are not of that round.
     """
+    from gpu_burnin.fabric.model import End
     from gpu_burnin.fleet.fabric import results as files
     from gpu_burnin.fleet.fabric.advance import advance
-    from gpu_burnin.fleet.fabric.model import End
     from gpu_burnin.fleet.fabric.planner import next_round
     from gpu_burnin.system.codec import to_json
 

@@ -20,8 +20,8 @@ from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.errors import GpuBurninError
 
 if TYPE_CHECKING:
+    from gpu_burnin.fabric.model import Settings
     from gpu_burnin.fleet.fabric.execute import Executor, Keeper
-    from gpu_burnin.fleet.fabric.model import Settings
     from gpu_burnin.fleet.fabric.places import Given
 
 _T = TypeVar("_T")
@@ -75,8 +75,8 @@ def run(
     Exit codes: 0 all nodes were tested and nothing is named, 1 something is named, 2 it cannot begin or go on, 3
     something is open: a node was left out or not decided, or it was stopped.
     """
+    from gpu_burnin.fabric.model import Fabric, Settings, Through
     from gpu_burnin.fleet.fabric import course, execute, plan, results
-    from gpu_burnin.fleet.fabric.model import Fabric, Settings, Through
     from gpu_burnin.fleet.fabric.report import usual_rates
     from gpu_burnin.fleet.roll import lock
     from gpu_burnin.system import known_hosts

@@ -52,6 +52,8 @@ def gate(settings: Settings) -> list[dict[str, Any]]:
         "node_admission_provisioner_user": account_user(PROVISIONER_ACCOUNT),
         "__node_admission_suffix": POLICY_SUFFIX,
         "__node_admission_effects": [NO_SCHEDULE],
+        # No test with other nodes: AdmitterConfig says why.
+        "__node_admission_notes": ["evidence", "agent"],
         "__node_admission_probe_user": account_user(PROBE_ACCOUNT),
         "__node_admission_own": own,
         # While it observes no Node has to have the taint, so no boot waits for it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_burnin.admission.decide.fabric import FABRIC_ALONE
 from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
 from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.record import State
@@ -72,6 +73,13 @@ def notes(fleet: Snapshot) -> tuple[str, ...]:
         found.append(
             f"RESTORED: etcd was restored to an older state; {names_of(doubted, _MOST_NAMES)} {verb} no new work "
             f"until {whose} spoken or a test is done"
+        )
+    if alone := [row for row in fleet.rows if row.code == FABRIC_ALONE]:
+        open_ = sum(row.state == State.READY for row in alone)
+        found.append(
+            f"ALONE: no test with another node came about in time for "
+            f"{names_of([row.name for row in alone], _MOST_NAMES)}; "
+            f"{open_:,} of {len(alone):,} were let in all the same, as fabric.alone says"
         )
     if fleet.brake:
         found.append(f"BRAKE: {fleet.brake}")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from gpu_burnin.fabric.model import Fabric, Found, Judged, Purpose, Result, Round, Standing, State, Test
 from gpu_burnin.fleet.fabric.cost import seconds_of
 from gpu_burnin.fleet.fabric.judge import judge_round
-from gpu_burnin.fleet.fabric.model import Fabric, Found, Judged, Purpose, Result, Round, Standing, State, Test
 
 _Key = TypeVar("_Key")
 

@@ -5,11 +5,11 @@ Nothing is named that failed only with partners who are not proven themselves.
 
 from __future__ import annotations
 
-from gpu_burnin.fleet.fabric.claim import Claim
+from gpu_burnin.fabric.claim import Claim
+from gpu_burnin.fabric.model import Standing, State, Through
+from gpu_burnin.fabric.standing import untested
 from gpu_burnin.fleet.fabric.claims_of_nodes import claims_of_nodes, cleared_nodes, hit_nodes, undecided_nodes
 from gpu_burnin.fleet.fabric.claims_of_ways import claims_of_ways
-from gpu_burnin.fleet.fabric.model import Standing, State, Through
-from gpu_burnin.fleet.fabric.standing import untested
 
 __all__ = ("claims", "cleared_nodes", "undecided_nodes", "untested_nodes")
 _NEW = Standing()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpu_burnin.fleet.fabric.claim import OF_RULES, Cause, Claim, Part, gravest, link, tests_of, texts
-from gpu_burnin.fleet.fabric.model import ALL, Standing, State
-from gpu_burnin.fleet.fabric.standing import (
+from gpu_burnin.fabric.claim import OF_RULES, Cause, Claim, Part, gravest, link, tests_of, texts
+from gpu_burnin.fabric.model import ALL, Standing, State
+from gpu_burnin.fabric.standing import (
     FEW,
     NEARLY_ALL,
     cleared,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpu_burnin.fleet.fabric.claim import (
+from gpu_burnin.fabric.claim import (
     OF_RULES,
     Cause,
     Claim,
@@ -16,10 +16,10 @@ from gpu_burnin.fleet.fabric.claim import (
     tests_of,
     texts,
 )
+from gpu_burnin.fabric.model import ALL, Found, Standing, State
+from gpu_burnin.fabric.standing import NEARLY_ALL, named, proven
 from gpu_burnin.fleet.fabric.claims_of_nodes import doubtful_nodes
-from gpu_burnin.fleet.fabric.model import ALL, Found, Standing, State
 from gpu_burnin.fleet.fabric.planner import crossing, failing_paths
-from gpu_burnin.fleet.fabric.standing import NEARLY_ALL, named, proven
 from gpu_burnin.system.prose import listed
 from gpu_burnin.system.quantities import count
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpu_burnin.fleet.fabric.model import Fabric, Kind, Round, Settings, Test, Through
+from gpu_burnin.fabric.model import Fabric, Kind, Round, Settings, Test, Through
+from gpu_burnin.fabric.standing import PROVEN_PASSES
 from gpu_burnin.fleet.fabric.pairing import xor_keys
-from gpu_burnin.fleet.fabric.standing import PROVEN_PASSES
 
 # A leaf of fewer is a pair, which was tested.
 LEAST_GROUP = 3

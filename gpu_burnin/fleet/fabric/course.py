@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fabric.model import End, Fabric, Node, Result, Round, Settings
 from gpu_burnin.fleet.fabric import places, results
 from gpu_burnin.fleet.fabric.cost import forecast, seconds_of_round
-from gpu_burnin.fleet.fabric.model import End, Fabric, Node, Result, Round, Settings
 from gpu_burnin.fleet.fabric.planner import next_round
 from gpu_burnin.fleet.fabric.results import Run
 from gpu_burnin.fleet.fabric.run import Executor, run

@@ -16,8 +16,8 @@ from typing import Protocol
 
 from gpu_burnin.api.rendezvous import FabricTest, Member
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fabric.model import Fabric, Kind, Outcome, Result, Round, Settings, Test
 from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, Number, Presence, RoundFolder
-from gpu_burnin.fleet.fabric.model import Fabric, Kind, Outcome, Result, Round, Settings, Test
 from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.model import Part
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, OUTCOMES
@@ -319,13 +319,14 @@ def result_of(
     boots: Mapping[str, str],
 ) -> tuple[Result, Sequence[str]]:
     """A test's result by the signatures of its members. An offer that does not hold leaves it without a view."""
+    from gpu_burnin.admission.sshsig import signature_holds
     from gpu_burnin.api.fabric_documents import RendezvousError
-    from gpu_burnin.fleet.fabric import verify
+    from gpu_burnin.fabric import verify
 
     try:
-        offered = verify.offered(offer[0], test, keys, offer[1])
+        offered = verify.offered(offer[0], test, keys, offer[1], signature_holds)
     except RendezvousError as error:
         return Result(test.test, (), refused={test.names[0]: str(error)}), ()
-    verified = verify.result_of(offered, views, keys, boots)
+    verified = verify.result_of(offered, views, keys, boots, signature_holds)
     details = [f"{view.member}: {view.detail or view.outcome}" for view in verified.found if view.outcome != Outcome.OK]
     return replace(verified.result, refused={one.member: one.why for one in verified.refused}), details

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpu_burnin.api.names import DEFAULT_DOMAIN
-from gpu_burnin.fleet.fabric.model import Fabric, Node
+from gpu_burnin.fabric.model import Fabric, Node
 from gpu_burnin.system.prose import listed
 from gpu_burnin.system.quantities import count
 

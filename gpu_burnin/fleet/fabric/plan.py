@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fabric.model import Fabric, Round, Settings, State
 from gpu_burnin.fleet.fabric import places
 from gpu_burnin.fleet.fabric.cost import Cost, forecast, seconds_of_round
-from gpu_burnin.fleet.fabric.model import Fabric, Round, Settings, State
 from gpu_burnin.fleet.fabric.planner import next_round
 from gpu_burnin.fleet.plan.inventory import ask
 from gpu_burnin.system.codec import to_json

@@ -10,10 +10,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_burnin.fleet.fabric.cost import LEAST_GROUP
-from gpu_burnin.fleet.fabric.model import End, Kind, Purpose, Round, Settings, Standing, State, Test, Through
-from gpu_burnin.fleet.fabric.pairing import everyone_with_everyone, groups_of_two, xor_keys, xor_pairs
-from gpu_burnin.fleet.fabric.standing import (
+from gpu_burnin.fabric.model import End, Kind, Purpose, Round, Settings, Standing, State, Test, Through
+from gpu_burnin.fabric.standing import (
     PROVEN_PASSES,
     cleared,
     decided,
@@ -25,6 +23,8 @@ from gpu_burnin.fleet.fabric.standing import (
     untested,
     whole_leaf,
 )
+from gpu_burnin.fleet.fabric.cost import LEAST_GROUP
+from gpu_burnin.fleet.fabric.pairing import everyone_with_everyone, groups_of_two, xor_keys, xor_pairs
 
 _LEAST_HALVES = 4
 # Tests among suspects of which none is proven, and in a leaf where others could be their partners. Two that are sound

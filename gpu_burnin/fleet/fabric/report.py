@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
-from gpu_burnin.fleet.fabric.claim import Claim
+from gpu_burnin.fabric.claim import Claim
+from gpu_burnin.fabric.model import End, State
 from gpu_burnin.fleet.fabric.claims import claims, cleared_nodes, undecided_nodes, untested_nodes
-from gpu_burnin.fleet.fabric.model import End, State
 from gpu_burnin.fleet.fabric.planner import next_round
 from gpu_burnin.fleet.fabric.results import Run, state_of
 from gpu_burnin.system.codec import to_json

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fabric.model import Fabric, Node, Result, Round, Settings, State, View
 from gpu_burnin.fleet.fabric.advance import advance
-from gpu_burnin.fleet.fabric.model import Fabric, Node, Result, Round, Settings, State, View
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json, read_bytes, write_atomic
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from gpu_burnin.fabric.model import End, Result, Round, State
 from gpu_burnin.fleet.fabric.advance import advance
-from gpu_burnin.fleet.fabric.model import End, Result, Round, State
 from gpu_burnin.fleet.fabric.planner import next_round
 
 

@@ -36,6 +36,7 @@ class Gathered:
     entries: list[Entry] = field(default_factory=list)
     events: list[Object] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    records: dict[str, NodeAdmission | None] = field(default_factory=dict)
 
     def take(self, read: Callable[[], Iterable[Entry]]) -> None:
         """Take the entries of a source; what cannot be read is said, and hides no other."""
@@ -90,13 +91,15 @@ def add_node(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdmi
 
 
 def record_of(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdmission | None:
-    """The NodeAdmission of a node; None where there is none, or none that can be read. Raises ApiError."""
-    try:
+    """The NodeAdmission of a node, read once; None where there is none, or none that can be read. Raises ApiError."""
+    if node not in found.records:
         document = api.find(admissions_path(names, node), f"read the NodeAdmission of {node}")
-        return parse(document) if document else None
-    except RecordError as error:
-        found.missing.append(str(error))
-        return None
+        try:
+            found.records[node] = parse(document) if document else None
+        except RecordError as error:
+            found.missing.append(str(error))
+            found.records[node] = None
+    return found.records[node]
 
 
 def machine_entries(found: Gathered, api: KubeApi, names: Names, node: str) -> list[Entry]:

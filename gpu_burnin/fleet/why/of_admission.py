@@ -21,6 +21,7 @@ _OF_CODE: Mapping[str, What] = {
     "REPAIRING": What.PERSON,
     "REBOOTED": What.BOOTED,
     "EVIDENCE_BOOT": What.BOOTED,
+    "FABRIC_NODE": What.QUARANTINED,
     "MAINTENANCE": What.MAINTENANCE,
     "NODE_UNKNOWN": What.LOST,
     "NODE_ABSENT": What.LOST,

@@ -14,6 +14,7 @@ from gpu_burnin.api.kueue import Workload, workload
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, State
 from gpu_burnin.api.waits import Wait, Why, why_waits
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.jobs import entries
 from gpu_burnin.fleet.jobs.found import Job, whole
 from gpu_burnin.fleet.jobs.pods import why_pods_wait
@@ -41,6 +42,7 @@ from gpu_burnin.fleet.why.of_cluster import (
     printable,
     time_of_event,
 )
+from gpu_burnin.fleet.why.of_fabric import RUN, of_ledger, of_run
 from gpu_burnin.fleet.why.told import Files, Log, Story, Waits
 from gpu_burnin.system.clock import NEVER
 
@@ -75,12 +77,13 @@ def story_of_job(
     node = effect.node if effect is not None else ""
     gang = _add_nodes(found, api, names, job, wait, effect)
     add_files(found, node, frozenset({*entries.pods_by_key(job), *(one.pod for one in ends)}), files, since, now)
+    fabric = () if wait is not None or _well(item) else _fabric(found, api, names, job, files, effect, now)
     asked = Asked(job.key, "job", job.namespace, job.name, ended)
     gone = len({one.pod for one in ends} - {*entries.pods_by_key(job)})
     told = put_together(asked, node, _stands(job, wait, ended, gone), found, effect, api, now, since, gang=gang)
     waits = Waits(str(wait.why), wait.sentence, wait.never, wait.nodes) if wait is not None else None
     log, unread = _log(api, job, effect)
-    return replace(told, waits=waits, log=log, missing=(*told.missing, *unread))
+    return replace(told, waits=waits, log=log, fabric=fabric, missing=(*told.missing, *unread))
 
 
 def _follows(entry: Entry, effect: Entry | None) -> bool:
@@ -196,6 +199,27 @@ def _add_nodes(
     if len(others) > _MOST_NODES:
         found.missing.append(f"the ledger of {len(others) - _MOST_NODES:,} more of its nodes: `muster status` has them")
     return frozenset(others)
+
+
+def _fabric(
+    found: Gathered, api: KubeApi, names: Names, job: Job, files: Files, effect: Entry | None, now: datetime
+) -> tuple[str, ...]:
+    """What tests between nodes found of its nodes, by the ledger and by the newest run of the controller's."""
+    nodes, ended = entries.nodes_of(job), effect.at if effect is not None else None
+    records: list[NodeAdmission] = []
+    try:
+        records += (one for node in nodes[:_MOST_NODES] if (one := record_of(found, api, names, node)) is not None)
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        found.missing.append("what tests between nodes found of its nodes: your rights show no NodeAdmissions")
+    told = of_ledger(records, ended, now)
+    if files.state is not None:
+        try:
+            told += of_run(files.state / RUN, frozenset(nodes), ended, now)
+        except GpuBurninError as error:
+            found.missing.append(str(error))
+    return tuple(told)
 
 
 def _is_out(record: NodeAdmission | None) -> bool:

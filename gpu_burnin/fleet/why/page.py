@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_burnin import __version__
 from gpu_burnin.fleet.why.entry import Entry, What
 from gpu_burnin.fleet.why.fold import for_people
-from gpu_burnin.fleet.why.text import answer, by, time_of
+from gpu_burnin.fleet.why.text import FABRIC, answer, by, time_of
 from gpu_burnin.fleet.why.told import SCHEMA, Story
 from gpu_burnin.report import html
 from gpu_burnin.system.prose import short_uuids
@@ -26,6 +26,7 @@ def render(story: Story, *, all_of_them: bool = False) -> str:
         by=by,
         time_of=time_of,
         short_uuids=short_uuids,
+        fabric_title=FABRIC,
         schema=SCHEMA,
         version=__version__,
     )

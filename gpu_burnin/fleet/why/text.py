@@ -13,6 +13,8 @@ from gpu_burnin.system.prose import STANDARD_WIDTH, short_uuids, table_with_text
 _MOST_ROWS = 60
 _LEAST_MESSAGE = 40
 _MOST_NODES = 3
+# Over what tests between nodes found of a job's nodes.
+FABRIC = "Tests between nodes"
 
 
 def render(story: Story, width: int = STANDARD_WIDTH, *, all_of_them: bool = False) -> str:
@@ -31,7 +33,11 @@ def render(story: Story, width: int = STANDARD_WIDTH, *, all_of_them: bool = Fal
     if story.log is not None:
         lines += ["", f"Last lines of {story.log.pod} (container {story.log.container}):"]
         lines += [f"  {line}" for line in story.log.lines]
-    for title, sentences in (("Clocks:", story.clocks), ("Not looked at:", story.missing)):
+    for title, sentences in (
+        (f"{FABRIC}:", story.fabric),
+        ("Clocks:", story.clocks),
+        ("Not looked at:", story.missing),
+    ):
         if sentences:
             lines += ["", title, *(line for text in sentences for line in wrap(text, width, "  - ", "    "))]
     return "\n".join(lines) + "\n"

@@ -43,7 +43,8 @@ class Log:
 class Story:
     """`kind` is node, pod or job. `stands` says how it is now; `missing` and `clocks` are sentences.
 
-    `waits` and `log` are of a job alone: why it waits, and the last lines of the rank that ended first.
+    `waits`, `log` and `fabric` are of a job alone: why it waits, the last lines of the rank that ended first, and a
+    sentence for each thing that tests between nodes found of its nodes.
     """
 
     subject: str
@@ -56,6 +57,7 @@ class Story:
     clocks: tuple[str, ...] = ()
     waits: Waits | None = None
     log: Log | None = None
+    fabric: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -76,6 +78,7 @@ class Story:
             "log": {"pod": self.log.pod, "container": self.log.container, "lines": [*self.log.lines]}
             if self.log
             else None,
+            "fabric": [*self.fabric],
         }
 
 

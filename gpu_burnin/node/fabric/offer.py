@@ -29,15 +29,23 @@ def offer(test_path: Path, output: Path, own: Own, now: datetime) -> Rendezvous:
         raise GpuBurninError(
             f"{test_path} is no test ({reason(error)}); take the file as `muster fabric run` writes it"
         ) from error
+    made, document = offer_of(test, own, now)
+    write_output(output, document)
+    return made
+
+
+def offer_of(test: FabricTest, own: Own, now: datetime) -> tuple[Rendezvous, bytes]:
+    """The rendezvous for a test, and the offer as it is written. Raises as offer()."""
     _check_first(test, own)
     port = free_port([nic.address for nic in test.members[0].nics])
     made = rendezvous.rendezvous_of(test, now, port, secrets.token_bytes(SECRET_BYTES))
     statement = made.canonical()
     document = Signed(statement, sign(statement, own.host_key, rendezvous.NAMESPACE)).document()
     if len(document) > MOST_BYTES:
-        raise GpuBurninError(f"{test_path}: its offer is larger than {MOST_BYTES} bytes; test fewer members at once")
-    write_output(output, document)
-    return made
+        raise GpuBurninError(
+            f"{own.name}: the offer of test {test.test} is larger than {MOST_BYTES} bytes; test fewer members at once"
+        )
+    return made, document
 
 
 def _check_first(test: FabricTest, own: Own) -> None:

@@ -20,13 +20,14 @@ from gpu_burnin.node import leave_file
 from gpu_burnin.node.api import annotations_of
 from gpu_burnin.node.gate import check_gate
 from gpu_burnin.node.watch import judged
+from gpu_burnin.node.watch.fabric import FOLDER, FabricPart
 from gpu_burnin.node.watch.findings import STANDING, Finding, of_hardware, of_vitals, of_xids
 from gpu_burnin.node.watch.heartbeat import Pulse, Turns
 from gpu_burnin.node.watch.kept import Memory
 from gpu_burnin.node.watch.kernel import RETRY_S, Read
 from gpu_burnin.node.watch.numbers import FILE, Numbers, Readings, most_links
 from gpu_burnin.node.watch.registration import Registration
-from gpu_burnin.node.watch.request import Requests
+from gpu_burnin.node.watch.request import Requests, used_by
 from gpu_burnin.node.watch.revoke import Revoker, annotation
 from gpu_burnin.node.watch.system import Say, System
 from gpu_burnin.settings.config import Config
@@ -74,6 +75,7 @@ class Agent:
         root: Path = Path("/"),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         leave: Path = leave_file.LEAVE_FILE,
+        fabric_folder: Path = FOLDER,
         kernel: str = "",
     ) -> None:
         metrics = config.metrics_file
@@ -85,6 +87,7 @@ class Agent:
         self._pulse, self._log_turns = Pulse(self.memory.kept.boot_id, now(), beat), log_turns
         self.revoker = Revoker(config, self.memory, root)
         self.requests = Requests(config, self.memory, system, ask_nvml)
+        self.fabric = FabricPart(config, system, self.memory.kept.boot_id, now, self._why_busy, fabric_folder)
         self.registration = Registration(system, self._gate_is_open)
         self._held: list[_Seen] = []
         self._reported: list[tuple[float, XidEvent]] = []
@@ -155,6 +158,7 @@ class Agent:
         found = annotations_of(node)
         self._restored = _text(found.get(self._config.publish.names.restored)) or ""
         self._log_if(self.requests.take(_text(found.get(self._config.publish.names.request)), now_s))
+        self._log_if(self.fabric.take(_text(found.get(self._config.publish.names.fabric_test))))
         try:
             if leave_file.write(_text(found.get(self._config.publish.names.leave)), self._leave):
                 self._say("the work on this node is asked to leave" if self._leave.exists() else "nobody asks to leave")
@@ -186,6 +190,7 @@ class Agent:
             self._judge()
         self._revoke()
         self._log_if(self.requests.go_on(self._vitals, self._nvml_why, now_s))
+        self._log_if(self.fabric.go_on(now_s))
         self._log_if(self.registration.go_on(now_s))
         self._log_once("memory", self.memory.problem)
         self._forget_tested()
@@ -198,7 +203,7 @@ class Agent:
     def wanted(self, now_s: float) -> dict[str, str | None]:
         """The own annotations as they should be."""
         names = self._config.publish.names
-        found: dict[str, str | None] = {}
+        found: dict[str, str | None] = {names.fabric: self.fabric.annotation} if self.fabric.known else {}
         speaks, evidence = annotation(self.revoker.store)
         # A run that is under way, or comes again, has left none yet: what was published before stays until it ends.
         if self.memory.kept.pending is not None:
@@ -224,6 +229,9 @@ class Agent:
             maintenance=self._maintenance(),
             revoking=Revoking(pending.code, pending.message) if pending is not None else None,
         )
+
+    def _why_busy(self) -> str:
+        return "busy: a burn-in is under way" if self.revoker.store.held() else used_by(self._vitals)
 
     def _beat(self, now_s: float) -> None:
         """The heartbeat says that the GPUs are watched: none comes while a thread that sees hangs."""

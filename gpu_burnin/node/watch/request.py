@@ -98,9 +98,8 @@ class Requests:
         self._waiting, request, level, again = None, asked.id, asked.level, self._again
         self._again = False
         # Without NVML no process can be seen, but no burn-in touches a GPU either: its verdict says what is wrong.
-        busy = sorted({pid for gpu in (vitals.gpus if vitals else ()) for pid in gpu.pids or ()})
-        if busy:
-            return self._refuse(request, f"busy: a process uses a GPU (pid {', '.join(map(str, busy[:4]))})")
+        if busy := used_by(vitals):
+            return self._refuse(request, busy)
         try:
             if self._system.burnin().running:
                 return self._refuse(request, "busy: a burn-in is under way")
@@ -151,3 +150,9 @@ class Requests:
             return self._system.burnin().running
         except GpuBurninError:
             return True  # not known
+
+
+def used_by(vitals: Vitals | None) -> str:
+    """Which processes use a GPU, "" for none that can be seen."""
+    pids = sorted({pid for gpu in (vitals.gpus if vitals else ()) for pid in gpu.pids or ()})
+    return f"busy: a process uses a GPU (pid {', '.join(map(str, pids[:4]))})" if pids else ""

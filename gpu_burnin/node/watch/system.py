@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from gpu_burnin.node import unit
+from gpu_burnin.node.fabric import unit as fabric_unit
 
 KUBELET = "kubelet.service"
 _TIMEOUT_S = 30.0
@@ -31,6 +33,14 @@ class System:
     def start(self, arguments: Sequence[str]) -> unit.Started:
         """Start the burn-in. Raises GpuBurninError."""
         return unit.start(arguments)
+
+    def join(self, folder: Path) -> None:
+        """Start this node's part in a test with others, whose files are in `folder`. Raises GpuBurninError."""
+        fabric_unit.start(folder)
+
+    def joining(self) -> bool:
+        """Whether it is under way. Raises GpuBurninError."""
+        return fabric_unit.running()
 
     def kubelet_runs(self) -> bool:
         """Whether kubelet's unit is active, and not only about to be."""

@@ -18,9 +18,9 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from gpu_burnin.fleet.fabric.claim import Part
+from gpu_burnin.fabric.claim import Part
+from gpu_burnin.fabric.model import Fabric, Settings, State, Through
 from gpu_burnin.fleet.fabric.cost import forecast
-from gpu_burnin.fleet.fabric.model import Fabric, Settings, State, Through
 from gpu_burnin.fleet.fabric.planner import next_round
 from tests.bench.fabric.draw import OF_A_LEAF, OF_A_NODE, fault, many
 from tests.bench.fabric.simulate import Outcomes, simulate, site, usual_rates

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from gpu_burnin.fleet.fabric.claim import Cause, Part
-from gpu_burnin.fleet.fabric.model import Fabric, Outcome
+from gpu_burnin.fabric.claim import Cause, Part
+from gpu_burnin.fabric.model import Fabric, Outcome
 from tests.bench.fabric.simulate import Fault
 
 # OK: it is slow.

@@ -6,10 +6,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpu_burnin.fleet.fabric.claim import Cause, Claim, Part
-from gpu_burnin.fleet.fabric.claims import claims, cleared_nodes, undecided_nodes, untested_nodes
-from gpu_burnin.fleet.fabric.judge import key_of
-from gpu_burnin.fleet.fabric.model import (
+from gpu_burnin.fabric.claim import Cause, Claim, Part
+from gpu_burnin.fabric.model import (
     ALL,
     Fabric,
     Nic,
@@ -24,6 +22,8 @@ from gpu_burnin.fleet.fabric.model import (
     Test,
     View,
 )
+from gpu_burnin.fleet.fabric.claims import claims, cleared_nodes, undecided_nodes, untested_nodes
+from gpu_burnin.fleet.fabric.judge import key_of
 from gpu_burnin.fleet.fabric.run import run
 
 FALSE_FAIL, FALSE_PASS = 0.002, 0.02

@@ -92,13 +92,25 @@ def test_place_and_model_are_written_and_taken_back(
     assert "model" not in spec["hardware"] and not spec["place"]
 
 
+def test_nics_and_spine_are_the_inventorys_and_one_nic_the_first_address(
+    run_module: RunModule, parameters: dict[str, Any], api: FakeApi
+) -> None:
+    run_module(**parameters)
+    [node] = parameters["nodes"]
+    assert entry(api)["spec"]["fabric"] == [{"rail": 0, "address": node["addresses"][0]}]
+    nics = [{"rail": 0, "address": "198.51.100.1"}, {"rail": 1, "address": "198.51.100.2"}]
+    place = {"leaf": "leaf-7", "spine": "s1"}
+    run_module(**{**parameters, "nodes": [{**node, "fabric_nics": nics, "place": place}]})
+    assert (entry(api)["spec"]["fabric"], entry(api)["spec"]["place"]) == (nics, place)
+
+
 def test_an_entry_without_a_place_stays_as_it_was_when_something_else_changes(
     run_module: RunModule, parameters: dict[str, Any], api: FakeApi
 ) -> None:
     run_module(**parameters)
     [node] = parameters["nodes"]
     run_module(**{**parameters, "nodes": [{**node, "level": "quick"}]})
-    assert set(entry(api)["spec"]) == {"identity", "hardware", "evidence"}
+    assert set(entry(api)["spec"]) == {"identity", "hardware", "evidence", "fabric"}
 
 
 def test_a_place_that_cannot_be_a_label_is_refused(

@@ -87,7 +87,11 @@ def test_nothing_needs_to_be_given(tmp_path: Path) -> None:
             r"jobs\.queues\.a\.level is 'deep'; give one of quick, standard, extended",
         ),
         ("jobs: {queues: {a: {gang_test: 1}}}", r"jobs\.queues\.a\.gang_test: not bool: 1"),
-        ("jobs: {queues: {a: {gang_test: true}}}", r"jobs\.queues\.a\.gang_test is true, and this version has no test"),
+        ("jobs: {gang_age_s: 5}", r"jobs\.gang_age_s is 5; give 60 seconds or more"),
+        (
+            "{mode: observing, jobs: {queues: {a: {gang_test: true}}}}",
+            "gang_test of a queue asks for tests between nodes",
+        ),
         ("jobs: {queues: {A_b: {}}}", "jobs names the team 'A_b'; give the name of a Namespace"),
         ("jobs: {dedicated: {a: {x: 1}}}", r"jobs\.dedicated names the team a, which jobs\.queues does not have"),
         ("jobs: {queues: {a: {}}, dedicated: {a: {x: -8}}}", r"jobs\.dedicated\.a\.x is -8; give a number of GPUs"),

@@ -11,8 +11,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 from ansible_collections.muster.fleet.plugins.plugin_utils.fabric_reader import nics_of
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fabric.model import Nic, Node
 from gpu_burnin.fleet.fabric import plan
-from gpu_burnin.fleet.fabric.model import Nic, Node
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -76,10 +76,7 @@ def test_everything_may_be_said() -> None:
         ),
         ({"gpus": 0, "borrow": False}, "fleet_teams.a has no GPUs and borrows none; give it GPUs, or leave it out"),
         ({"gpus": 8, "borrow": "no"}, "fleet_teams.a.borrow is 'no'; give true or false"),
-        (
-            {"gpus": 8, "gang_test": True},
-            "gang_test is true, and this version has no test of the fabric between nodes; give false, or leave it out",
-        ),
+        ({"gpus": 8, "gang_test": "yes"}, "fleet_teams.a.gang_test is 'yes'; give true or false"),
         (
             {"gpus": 8, "level": "deep"},
             "is 'deep', which is no level of burn-in; choose from quick, standard, extended",

@@ -199,6 +199,15 @@ def test_after_a_restore_the_nodes_that_wait_for_their_agents_are_named(api: Fak
     assert "RESTORED: etcd was restored to an older state; gpu-7 takes no new work until its agent has spoken" in said
 
 
+def test_nodes_without_a_test_with_another_node_are_named_and_counted(api: FakeApi, tmp_path: Path) -> None:
+    assert "ALONE" not in status_text.render(read(api, tmp_path))
+    api.put("nodeadmissions", admission("gpu-2", "ready", code="FABRIC_ALONE"))
+    api.put("nodeadmissions", admission("gpu-8", "testing", code="FABRIC_ALONE"))
+    said = " ".join(status_text.render(read(api, tmp_path)).split())
+    words = "ALONE: no test with another node came about in time for gpu-2, gpu-8; 1 of 2 were let in all the same"
+    assert words in said
+
+
 def test_a_node_whose_first_burn_in_failed_needs_a_person(api: FakeApi, tmp_path: Path) -> None:
     """The cluster never heard of it: the controller's report tells."""
     api.put("nodeadmissions", admission("gpu-8", "new", code="NODE_ABSENT", proofs={}, since="2026-11-22T11:00:00Z"))

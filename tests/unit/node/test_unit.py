@@ -54,12 +54,12 @@ def test_what_observes_gpus_pauses_and_systemd_itself_starts_it_again(
 def test_a_unit_that_is_not_forgotten_yet_is_waited_for(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (host / "program").write_text("exit 0\n")
     answers = iter(["LoadState=loaded\n", "LoadState=loaded\n", "LoadState=not-found\n"])
-    asked = unit._systemctl
+    asked = unit.systemctl
 
     def systemctl(*words: str) -> str:
         return next(answers) if "--property=LoadState" in words else asked(*words)
 
-    monkeypatch.setattr(unit, "_systemctl", systemctl)
+    monkeypatch.setattr(unit, "systemctl", systemctl)
     assert unit.start([]).started
     assert next(answers, None) is None, "it was started while its name was taken"
 

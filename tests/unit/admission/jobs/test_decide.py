@@ -57,6 +57,44 @@ def verdict(
     return decide(job(*names, **of), known, calendar, demand, now, runs_s)
 
 
+GANG = replace(DEMAND, gang_age_s=3600.0)
+FRESH: dict[str, Any] = {"has_nics": True, "fabric_at": NOW - timedelta(minutes=5)}
+
+
+def test_a_gang_starts_when_each_of_its_nodes_has_passed_with_another_one_lately() -> None:
+    assert verdict(FRESH, FRESH, demand=GANG).message == (
+        "all 2 nodes are open, with proof of level standard or more and a fresh pass with another node"
+    )
+    old = FRESH | {"fabric_at": NOW - timedelta(hours=2)}
+    found = verdict(FRESH, old, FRESH | {"fabric_at": None}, demand=GANG)
+    assert (found.state, found.reason, found.gang) == (PENDING, Reason.FABRIC_AGE, ("gpu-2", "gpu-3"))
+    assert found.message.startswith(
+        "waits for gpu-2 and 1 more of its 3 nodes: its last pass with another node is 2 h old, 1 h at most is asked; "
+        "such a test is asked for; nodes are chosen again at "
+    )
+    assert "no test with another node in this boot" in verdict(FRESH | {"fabric_at": None}, demand=GANG).message
+    # Nobody asks: nobody waits.
+    assert verdict(old, old).state is READY
+
+
+def test_a_gang_is_given_other_nodes_where_no_test_can_come_or_none_came_in_time() -> None:
+    for without in (FRESH | {"fabric_at": None, "has_nics": False}, FRESH | {"fabric_at": None, "idle": False}):
+        found = verdict(FRESH, without, demand=GANG)
+        assert (found.state, found.reason, found.gang) == (RETRY, Reason.FABRIC_AGE, ())
+    assert "names no NIC" in verdict(FRESH, {}, demand=GANG).message
+    late = verdict(FRESH, FRESH | {"fabric_at": None}, demand=GANG, now=in_s(600))
+    assert late.state is RETRY and late.message.startswith("nodes are chosen again, after 10 min, because of gpu-2: ")
+
+
+def test_a_node_in_its_test_with_another_one_is_waited_for_and_one_in_doubt_of_it_is_too() -> None:
+    closed = {"taints": ("muster.dev/testing:NoSchedule",), "has_nics": True}
+    assert (verdict(FRESH, closed, demand=GANG).state, verdict(FRESH, closed, demand=GANG).gang) == (PENDING, ())
+    suspect = {"state": State.SUSPECT, "code": "FABRIC_SUSPECT", "has_nics": True}
+    assert verdict(FRESH, suspect, demand=GANG).reason is Reason.NODE_STATE
+    named = {"state": State.QUARANTINED, "code": "FABRIC_NODE", "has_nics": True}
+    assert verdict(FRESH, named, demand=GANG).state is RETRY
+
+
 def in_s(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 

@@ -226,7 +226,7 @@ def test_an_admitter_lets_a_node_in_with_its_agents_first_heartbeat(api: FakeApi
         until("the list", lambda: "gpu-1" in term.heartbeats.known())
         api.put("agentheartbeats", beat(number=1))
         until("the admission", lambda: fleet.ready("gpu-1"))
-        assert term.unwatched() == 0
+        assert term.of_code("AGENT_SILENT") == 0
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_an_admitter_keeps_new_work_from_a_node_whose_agent_falls_silent(
         assert not fleet.ready("gpu-1") and "jobs/train" in api.objects["pods"]
         term = admitter.service.term
         assert term is not None
-        until("its count", lambda: term.unwatched() == 1)
+        until("its count", lambda: term.of_code("AGENT_SILENT") == 1)
         until("its way back", let_in)
 
 

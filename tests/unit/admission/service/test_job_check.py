@@ -15,9 +15,11 @@ from gpu_burnin.admission.jobs import decide, service
 from gpu_burnin.admission.jobs_config import JobsConfig, QueueConfig
 from gpu_burnin.admission.schedule.rules import TestRules
 from gpu_burnin.admission.service.queue import WorkQueue
+from gpu_burnin.api.fabric_note import FabricAnswer, Part, fabric_text, read_fabric_request
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from gpu_burnin.system.clock import rfc3339_s
 from gpu_burnin.types import Verdict
+from tests.support.admission_helpers import BOOT
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, Working, settled, until, working
 from tests.support.fake_api import FakeApi, Refused, refusing
 from tests.support.job_helpers import admission_check, condition, workload
@@ -415,3 +417,35 @@ def test_a_job_that_was_let_go_without_nodes_is_judged_once_when_it_has_them(
         else:
             back = jobs.until("Retry", words="nodes are chosen again, because of gpu-2: held")
             assert back["requeueAfterSeconds"] == 5
+
+
+def test_a_gang_waits_for_tests_between_its_nodes_and_starts_when_they_have_passed(
+    api: FakeApi, fleet: Fleet, jobs: Jobs, tmp_path: Path
+) -> None:
+    fleet.prove("gpu-1", "gpu-2")
+    gang = JobsConfig({"vision": QueueConfig("quick", gang_test=True)})
+    for name in ("gpu-1", "gpu-2"):
+        nics = [{"rail": 0, "address": f"10.1.0.{name[-1]}"}]
+        api.merge("nodeadmissions", name, {"spec": {"fabric": nics}})
+    with working(api, tmp_path, jobs=gang, tests=NO_TESTS) as admitter:
+        until("the admissions", lambda: fleet.ready("gpu-1") and fleet.ready("gpu-2"))
+        jobs.reserve("gpu-1", "gpu-2")
+        jobs.until("Pending", words="it has passed no test with another node in this boot; such a test is asked for")
+        until("the test of both", lambda: all(request_of(api, name) for name in ("gpu-1", "gpu-2")))
+        assert request_of(api, "gpu-1") == request_of(api, "gpu-2")
+        term = admitter.service.term
+        assert term is not None and term.jobs.gang_wanted("gpu-3") == ""
+        for name in ("gpu-1", "gpu-2"):
+            proof = {"bootID": BOOT, "testedAt": now(), "outcome": "passed", "run": "r", "passes": 1}
+            api.merge("nodeadmissions", name, {"status": {"fabric": proof}})
+        # That test comes to nothing, and what the ledger has counts.
+        answer = FabricAnswer(request_of(api, "gpu-1"), Part.REFUSED, BOOT, why="another test")
+        api.merge("nodes", "gpu-1", {"metadata": {"annotations": {NAMES.fabric: fabric_text(answer)}}})
+        assert jobs.until("Ready")["message"].endswith("or more and a fresh pass with another node")
+        assert term.jobs.gang_wanted("gpu-1") == ""
+
+
+def request_of(api: FakeApi, name: str) -> str:
+    """The test with another node that a Node is asked for, "" for none."""
+    text = (api.nodes[name]["metadata"].get("annotations") or {}).get(NAMES.fabric_test)
+    return read_fabric_request(text).id if text else ""

@@ -42,20 +42,20 @@ def test_codes_that_nodes_invent_stay_a_bounded_number() -> None:
 
 def test_counts_follow_each_change_and_each_node_that_goes() -> None:
     term = term_of({"state": "new"}, {"state": "suspect", "code": "AGENT_SILENT"}, {"state": "ready", "code": "PASS"})
-    assert (term.states()["ready"], term.held(), term.unwatched()) == (1, {"NONE": 1, "AGENT_SILENT": 1}, 1)
+    assert (term.states()["ready"], term.held(), term.of_code("AGENT_SILENT")) == (1, {"NONE": 1, "AGENT_SILENT": 1}, 1)
     term.records.put(
         {"metadata": {"name": "gpu-1", "resourceVersion": "2"}, "status": {"state": "ready", "code": "PASS"}}
     )
     term.records.drop("gpu-0")
     term.records.drop("never-there")
     assert {state: nodes for state, nodes in term.states().items() if nodes} == {"ready": 2}
-    assert (term.held(), term.unwatched()) == (Counter(), 0)
+    assert (term.held(), term.of_code("AGENT_SILENT")) == (Counter(), 0)
 
 
 def test_numbers_are_read_without_a_walk_over_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     term = term_of(*({"state": "ready", "code": "PASS"} for _ in range(50)), {"state": "suspect", "code": "GPU_LOST"})
     monkeypatch.setattr(Records, "all_summaries", lambda _: pytest.fail("it walks over all nodes"))
-    assert (term.states()["ready"], term.held()["GPU_LOST"], term.unwatched()) == (50, 1, 0)
+    assert (term.states()["ready"], term.held()["GPU_LOST"], term.of_code("AGENT_SILENT")) == (50, 1, 0)
 
 
 def test_proofs_that_end_within_a_day() -> None:

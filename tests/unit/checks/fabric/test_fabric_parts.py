@@ -25,7 +25,7 @@ from gpu_burnin.checks.fabric.session import Report, next_size, parts
 from gpu_burnin.checks.fabric.tally import Rates, Tally
 from gpu_burnin.checks.nccl.operations import operation
 from gpu_burnin.device.port import DeviceError
-from gpu_burnin.fleet.fabric.model import Outcome
+from gpu_burnin.fabric.model import Outcome
 from tests.support.fabric_members import SECRET, loopback_meeting
 
 

@@ -65,6 +65,14 @@ def test_the_gate_has_every_rule_of_the_static_one() -> None:
     assert "NoExecute" not in str(made().gate)
 
 
+def test_an_attached_node_has_no_part_in_tests_with_others() -> None:
+    for policy, variable in (("muster-node-gate", "ownKeys"), ("muster-agents", "ours")):
+        rules = one(made().gate, "ValidatingAdmissionPolicy", f"{policy}.attached")["spec"]
+        [expression] = [each["expression"] for each in rules["variables"] if each["name"] == variable]
+        assert "evidence" in expression and "agent" in expression and "fabric" not in expression
+        assert "fabric" not in str(rules["validations"])
+
+
 def test_each_policy_is_bound_and_denies() -> None:
     policies = {each["metadata"]["name"] for each in made().gate if each["kind"] == "ValidatingAdmissionPolicy"}
     bindings = [each for each in made().gate if each["kind"].endswith("Binding")]

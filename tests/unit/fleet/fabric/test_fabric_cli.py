@@ -13,9 +13,9 @@ import pytest
 
 from gpu_burnin.cli.muster.main import cli
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fabric.claim import Cause, Part
+from gpu_burnin.fabric.model import Fabric, Outcome, RailView, Result, Round, Settings, SignedView, State, View
 from gpu_burnin.fleet.fabric import plan, results
-from gpu_burnin.fleet.fabric.claim import Cause, Part
-from gpu_burnin.fleet.fabric.model import Fabric, Outcome, RailView, Result, Round, Settings, SignedView, State, View
 from gpu_burnin.fleet.fabric.planner import next_round
 from gpu_burnin.system.codec import from_json, to_json
 from tests.bench.fabric.simulate import Fault, Simulation, site

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_burnin.fleet.fabric.judge import judge_round, slow_limit
-from gpu_burnin.fleet.fabric.model import (
+from gpu_burnin.fabric.model import (
     ALL,
     Found,
     Judged,
@@ -22,6 +21,7 @@ from gpu_burnin.fleet.fabric.model import (
     Test,
     View,
 )
+from gpu_burnin.fleet.fabric.judge import judge_round, slow_limit
 from tests.bench.fabric.simulate import site
 
 FABRIC = site(4, rails=2)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_burnin.fleet.fabric.model import Fabric, Nic, Node
+from gpu_burnin.fabric.model import Fabric, Nic, Node
 from gpu_burnin.fleet.fabric.places import notes, problems
 from tests.bench.fabric.simulate import site
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpu_burnin.fabric.model import Outcome
 from gpu_burnin.fleet.fabric import results
-from gpu_burnin.fleet.fabric.model import Outcome
 from tests.lab.paths import REPOSITORY
 from tests.support.clocks import PATIENCE_S, wait_until
 

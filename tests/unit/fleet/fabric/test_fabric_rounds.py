@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_burnin.fleet.fabric.claim import Cause, Part
+from gpu_burnin.fabric.claim import Cause, Part
+from gpu_burnin.fabric.model import Fabric, Kind, Outcome, Purpose, Round, Settings, State, Test, Through
 from gpu_burnin.fleet.fabric.claims import claims, cleared_nodes, undecided_nodes, untested_nodes
 from gpu_burnin.fleet.fabric.cost import forecast
-from gpu_burnin.fleet.fabric.model import Fabric, Kind, Outcome, Purpose, Round, Settings, State, Test, Through
 from gpu_burnin.fleet.fabric.planner import next_round
 from gpu_burnin.fleet.fabric.run import run
 from tests.bench.fabric.draw import OF_A_NODE, many

@@ -15,11 +15,7 @@ from typing import Any, cast
 import pytest
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.fabric import course, places, report, results
-from gpu_burnin.fleet.fabric.execute import Play, times
-from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, RoundFolder
-from gpu_burnin.fleet.fabric.keep import Nobody
-from gpu_burnin.fleet.fabric.model import (
+from gpu_burnin.fabric.model import (
     Found,
     Kind,
     Nic,
@@ -28,6 +24,10 @@ from gpu_burnin.fleet.fabric.model import (
     Round,
     Test,
 )
+from gpu_burnin.fleet.fabric import course, places, report, results
+from gpu_burnin.fleet.fabric.execute import Play, times
+from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, RoundFolder
+from gpu_burnin.fleet.fabric.keep import Nobody
 from gpu_burnin.fleet.fabric.results import Run
 from gpu_burnin.fleet.waves.worker import Killed
 from gpu_burnin.system import known_hosts

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpu_burnin.fabric.claim import Cause, Part
+from gpu_burnin.fabric.model import Fabric, Settings, Through
 from gpu_burnin.fleet.fabric import planner
-from gpu_burnin.fleet.fabric.claim import Cause, Part
-from gpu_burnin.fleet.fabric.model import Fabric, Settings, Through
 from tests.bench.fabric.draw import OF_A_LEAF, OF_A_NODE, fault, many
 from tests.bench.fabric.simulate import Fault, Outcomes, simulate, site, usual_rates
 

@@ -12,9 +12,23 @@ import pytest
 from gpu_burnin.api import evidence, fabric_view, rendezvous
 from gpu_burnin.api.fabric_documents import RendezvousError, Signed, parse_signed
 from gpu_burnin.api.fabric_view import MemberView, Outcome, PeerView, RailView, WrongElement
-from gpu_burnin.fleet.fabric.model import SignedView, View
-from gpu_burnin.fleet.fabric.verify import Offered, Verified, offered, result_of
-from tests.support.rendezvous_hosts import KEYS, MADE, NOW, OFFER, ONE, SECRET, TEST, THREE, TWO, Host, made
+from gpu_burnin.fabric.model import SignedView, View
+from gpu_burnin.fabric.verify import Offered, Verified
+from tests.support.rendezvous_hosts import (
+    KEYS,
+    MADE,
+    NOW,
+    OFFER,
+    ONE,
+    SECRET,
+    TEST,
+    THREE,
+    TWO,
+    Host,
+    made,
+    offered,
+    result_of,
+)
 
 OFFERED = Offered(OFFER, MADE)
 OTHER = ONE.signed(rendezvous.rendezvous_of(TEST, NOW - timedelta(seconds=90), 20001, b"o" * 32).canonical())

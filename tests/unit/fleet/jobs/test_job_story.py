@@ -14,12 +14,17 @@ from click.testing import CliRunner
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api import record
+from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
 from gpu_burnin.api.names import ADMITTER_USER
 from gpu_burnin.api.waits import Why
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fabric.model import End, Fabric, Nic, Node, Outcome, Result, Settings, SignedView, View
+from gpu_burnin.fleet.fabric import results
+from gpu_burnin.fleet.fabric.planner import next_round
 from gpu_burnin.fleet.why import page, text
 from gpu_burnin.fleet.why.entry import What
+from gpu_burnin.fleet.why.of_fabric import of_run
 from gpu_burnin.fleet.why.story import story_of
 from gpu_burnin.fleet.why.told import Files, Story
 from tests.support.fake_api import FakeApi, Refused
@@ -331,6 +336,65 @@ def test_a_log_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
     told = told_of("crash", tmp_path, change=change)
     assert told.log is None and any("the log of vision/crash-1-rddsf" in one for one in told.missing)
+
+
+def named(node: str, at: str, outcome: FabricOutcome = FabricOutcome.NAMED) -> dict[str, Any]:
+    proof = FabricProof("b", at, outcome, "r", ("gpu-9",), failures=3, claim=f"cable of {node} on rail 2: wrong data")
+    return {**admission(node), "status": record.status_document(record.Status(record.State.READY, fabric=proof))}
+
+
+def test_the_fabric_s_part_is_told_with_its_time_and_nothing_where_nothing_is_known(tmp_path: Path) -> None:
+    assert told_of("crash", tmp_path).fabric == ()
+    nodes = sorted({pod["spec"]["nodeName"] for pod in recorded("crash")["pods"]})
+    ended = told_of("crash", tmp_path).cause.chain[-1].at
+
+    def at(minutes: float) -> str:
+        return (ended + timedelta(minutes=minutes)).isoformat().replace("+00:00", "Z")
+
+    def change(api: FakeApi) -> None:
+        api.put("nodeadmissions", named(nodes[0], at(40)))
+        api.put("nodeadmissions", named(nodes[1], at(-120), FabricOutcome.SUSPECT))
+        # A pass, and a node of another job, are no part of it.
+        for other, outcome in ((nodes[2] if len(nodes) > 2 else "gpu-98", FabricOutcome.PASSED), ("gpu-99", "named")):
+            api.put("nodeadmissions", named(other, at(1), FabricOutcome(outcome)))
+
+    told = told_of("crash", tmp_path, change=change)
+    first, second = told.fabric
+    assert first.startswith(f"{nodes[0]} was named by tests with other nodes at ")
+    assert first.endswith(f", 40 min after its end: cable of {nodes[0]} on rail 2: wrong data")
+    assert f"{nodes[1]} was made a suspect by" in second and ", 2 h before its end: " in second
+    assert "Tests between nodes:" in text.render(told, 100) and "Tests between nodes" in page.render(told)
+    assert told.to_json()["fabric"] == [first, second]
+    # It is no cause: the exit code stays that.
+    assert first_of(told)[0] is What.EXITED
+
+
+def test_claims_of_the_newest_run_are_told_of_the_job_s_nodes_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    site = Fabric(tuple(Node(f"gpu-{number}", "leaf-1", nics=(Nic(0, f"10.1.0.{number}"),)) for number in range(1, 9)))
+    made = results.begin(site, Settings())
+    while not isinstance(following := next_round(results.state_of(made)), End):
+        found = [
+            Result(
+                test.id,
+                tuple(
+                    SignedView(View(test.id, name, "1", Outcome.WRONG if "gpu-3" in test.members else Outcome.OK, 1e9))
+                    for name in test.members
+                ),
+            )
+            for test in following.tests
+        ]
+        made = results.with_round(made, following, found)
+    results.write(path, made)
+    end = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    [told] = of_run(path, {"gpu-3", "gpu-4"}, end - timedelta(hours=1), end)
+    assert "1 h after its end: node gpu-3: " in told and told.endswith(" (of the job: gpu-3)")
+    assert of_run(path, {"gpu-4"}, None, end) == []
+    assert of_run(tmp_path / "none.json", {"gpu-3"}, None, end) == []
+    assert "2 min ago: " in of_run(path, {"gpu-3"}, None, end + timedelta(minutes=2))[0]
+    path.write_text("{")
+    with pytest.raises(GpuBurninError, match=r"run\.json is no file of"):
+        of_run(path, {"gpu-3"}, None, end)
 
 
 def test_few_rights_leave_out_nodes_and_say_so(tmp_path: Path) -> None:

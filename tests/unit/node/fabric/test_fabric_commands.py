@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gpu_burnin.admission.sshsig import signature_holds
 from gpu_burnin.api.rendezvous import FIRST_PORT, LAST_PORT, Nic
 from gpu_burnin.checks.fabric.result import Finding, PeerFinding, WrongElement
 from gpu_burnin.device.port import DeviceError
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.fabric.model import Outcome, View
-from gpu_burnin.fleet.fabric.verify import offered, result_of
+from gpu_burnin.fabric.model import Outcome, View
 from gpu_burnin.node.fabric.offer import free_port
 from gpu_burnin.system import host
 from tests.support.admission_helpers import new_host_key
 from tests.support.fabric_pair import Pair
+from tests.support.rendezvous_hosts import offered, result_of
 
 WRONG = Finding(
     "wrong",
@@ -41,7 +40,7 @@ def test_two_nodes_meet_and_the_controller_takes_what_they_signed(pair: Pair) ->
     assert pair.offer().returncode == 0
     assert [pair.join(name).returncode for name in pair.keys] == [0, 0]
     data = (pair.folder / "OFFER").read_bytes()
-    offer = offered(data, pair.test, pair.keys, datetime.now(UTC), signature_holds)
+    offer = offered(data, pair.test, pair.keys, datetime.now(UTC))
     views = {name: (pair.folder / f"{name}.view").read_bytes() for name in pair.keys}
     # gpu-1 says what it found of itself: no view of this test has that.
     verified = result_of(offer, {"gpu-2": views["gpu-2"]}, pair.keys, {name: host.boot_id() for name in pair.keys})

@@ -15,12 +15,12 @@ import pytest
 from gpu_burnin.api.fabric_documents import RendezvousError, Why
 from gpu_burnin.api.fabric_view import Outcome
 from gpu_burnin.checks import fabric
-from gpu_burnin.fleet.fabric.verify import offered, result_of
 from gpu_burnin.node.fabric.join import join
 from gpu_burnin.node.fabric.own import own_identity
 from gpu_burnin.settings.config import load_config
 from tests.support.clocks import PATIENCE_S
 from tests.support.fabric_pair import Pair
+from tests.support.rendezvous_hosts import offered, result_of
 
 
 def _join(folder: Path, name: str, view: str) -> None:

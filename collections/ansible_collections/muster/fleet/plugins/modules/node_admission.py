@@ -96,6 +96,12 @@ options:
         type: dict
         default: {}
         version_added: "0.2.0"
+      fabric_nics:
+        description: Its NICs in the fabric, as C(fleet_fabric_nics) says them; none is one, with the first of C(addresses).
+        type: list
+        elements: dict
+        default: []
+        version_added: "0.2.0"
       device_plugin:
         description:
           - The image of the inventory's device plugin. With one, kubelet has to offer exactly as many GPUs as
@@ -276,6 +282,7 @@ NODE_OPTIONS = {
     "allow_simulated": {"type": "bool", "default": False},
     "expect": {"type": "dict", "default": {}},
     "place": {"type": "dict", "default": {}},
+    "fabric_nics": {"type": "list", "elements": "dict", "default": []},
     "power": {"type": "dict", "default": {}},
     "pod_range": {"type": "str", "default": ""},
     "level": {"type": "str", "choices": ["quick", "standard", "extended"], "default": "standard"},

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.host.places import LEAF_ALIAS, metric_labels_of
+from ansible_collections.muster.fleet.plugins.module_utils.host.places import (
+    LEAF_ALIAS,
+    NICS,
+    metric_labels_of,
+    nics_of,
+)
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader, Read
 from ansible_collections.muster.fleet.plugins.plugin_utils.templates import Variables
 
-NICS = "fleet_fabric_nics"
 GROUP = "gpu_nodes"
 SSH_PORT = 22
 
@@ -43,7 +46,7 @@ def _logins(reader: InventoryReader, read: Read) -> dict[str, tuple[str, int]]:
 
 
 def _nodes(reader: InventoryReader, read: Read) -> list[dict[str, Any]]:
-    """Each GPU node, as gpu_burnin.fleet.fabric.model.Node has it.
+    """Each GPU node, as gpu_burnin.fabric.model.Node has it.
 
     A node without fleet_fabric_nics has one NIC, with the address by which other hosts reach it.
     """
@@ -64,20 +67,4 @@ def _nodes(reader: InventoryReader, read: Read) -> list[dict[str, Any]]:
                 "nics": nics_of(host, nics, str(inventory.addresses.get(host) or "")),
             }
         )
-    return found
-
-
-def nics_of(host: str, given: object, address: str) -> list[dict[str, Any]]:
-    """A host's NICs of the fabric. Raises FleetError for what is none."""
-    if not given:
-        return [{"rail": 0, "address": address}]
-    example = "give a list such as [{rail: 0, address: 192.0.2.1}]"
-    if not isinstance(given, list):
-        raise FleetError(f"{host}: {NICS} is {given!r}; {example}")
-    found = []
-    for nic in given:
-        rail = nic.get("rail") if isinstance(nic, Mapping) else None
-        if not isinstance(rail, int) or isinstance(rail, bool) or rail < 0 or not nic.get("address"):
-            raise FleetError(f"{host}: {NICS} has {nic!r}; {example}")
-        found.append({"rail": rail, "address": str(nic["address"])})
     return found

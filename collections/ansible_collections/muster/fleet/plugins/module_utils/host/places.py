@@ -10,6 +10,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import F
 
 # What the labels of Nodes tell; of other keys of fleet_place, metrics and alerts alone do.
 LEVELS = ("rack", "leaf", "feed")
+# By which addresses a host is in the fabric.
+NICS = "fleet_fabric_nics"
 # An older name of the leaf switch.
 LEAF_ALIAS = "switch"
 # The value of a label of Kubernetes (apimachinery, validation.IsValidLabelValue).
@@ -46,6 +48,22 @@ def metric_labels_of(host: str, place: object) -> dict[str, str]:
     found = _one_leaf(host, {str(name): "" if value is None else str(value) for name, value in said.items()})
     # Both the rules and the stored series know it by that.
     return {LEAF_ALIAS if name == "leaf" else name: value for name, value in found.items()}
+
+
+def nics_of(host: str, given: object, address: str) -> list[dict[str, Any]]:
+    """A host's NICs of the fabric. Raises FleetError for what is none."""
+    if not given:
+        return [{"rail": 0, "address": address}]
+    example = "give a list such as [{rail: 0, address: 192.0.2.1}]"
+    if not isinstance(given, list):
+        raise FleetError(f"{host}: {NICS} is {given!r}; {example}")
+    found = []
+    for nic in given:
+        rail = nic.get("rail") if isinstance(nic, Mapping) else None
+        if not isinstance(rail, int) or isinstance(rail, bool) or rail < 0 or not nic.get("address"):
+            raise FleetError(f"{host}: {NICS} has {nic!r}; {example}")
+        found.append({"rail": rail, "address": str(nic["address"])})
+    return found
 
 
 def _said(host: str, place: object) -> Mapping[Any, Any]:

@@ -175,11 +175,6 @@ def _setting_mistakes(key: str, given: Mapping[str, Any]) -> Iterator[Mistake]:
     for name in ("borrow", "dedicated", "gang_test"):
         if not isinstance(given.get(name, False), bool):
             yield Mistake(f"{key}.{name} is {given[name]!r}", "give true or false")
-    if given.get("gang_test") is True:
-        yield Mistake(
-            f"{key}.gang_test is true, and this version has no test of the fabric between nodes",
-            "give false, or leave it out",
-        )
     if (level := given.get("level", Team.level)) not in LEVEL_NAMES:
         yield Mistake(
             f"{key}.level is {level!r}, which is no level of burn-in", f"choose from {', '.join(LEVEL_NAMES)}"

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
-from ansible_collections.muster.fleet.plugins.module_utils.host.places import levels_of
+from ansible_collections.muster.fleet.plugins.module_utils.host.places import levels_of, nics_of
 
 from gpu_burnin.admission.provision import Wanted
 from gpu_burnin.api.machine_power import MachineSpec, Supply
 from gpu_burnin.api.record import Hardware, Identity, Place, Proof
+from gpu_burnin.api.rendezvous import Nic
 from gpu_burnin.system.codec import Misfit, from_json
 
 
@@ -30,8 +31,10 @@ def wanted_of(node: Mapping[str, Any], key: str, evidence_ttl_s: float) -> Wante
         mig_strategy=strategy if plugin else "",
         model=str(node["expect"].get("model") or ""),
     )
-    place = Place(**levels_of(node["name"], node["place"]))
-    return Wanted(node["name"], identity, hardware, Proof(node["level"], evidence_ttl_s), place)
+    place = Place(**levels_of(node["name"], node["place"]), spine=str(node["place"].get("spine") or ""))
+    nics = nics_of(node["name"], node["fabric_nics"], str(next(iter(node["addresses"]), "")))
+    fabric = tuple(Nic(nic["rail"], nic["address"]) for nic in nics if nic["address"])
+    return Wanted(node["name"], identity, hardware, Proof(node["level"], evidence_ttl_s), place, fabric)
 
 
 def machines_of(nodes: Sequence[Mapping[str, Any]], wanted: Sequence[Wanted]) -> dict[str, MachineSpec]:

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpu_burnin.admission.sshsig import signature_holds
 from gpu_burnin.api import fabric_view, rendezvous
-from gpu_burnin.api.fabric_documents import Holds, RendezvousError, Signed, Why, parse_signed, reason
+from gpu_burnin.api.fabric_documents import Holds, RendezvousError, Signed, Why, parse_signed, parsed, reason
 from gpu_burnin.api.fabric_view import MemberView
 from gpu_burnin.api.rendezvous import FabricTest, Rendezvous
-from gpu_burnin.fleet.fabric.model import Result, SignedView, View
+from gpu_burnin.fabric.model import Result, SignedView, View
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,7 @@ class Verified:
     found: tuple[MemberView, ...]
 
 
-def offered(
-    data: bytes, test: FabricTest, keys: Mapping[str, str], now: datetime, holds: Holds = signature_holds
-) -> Offered:
+def offered(data: bytes, test: FabricTest, keys: Mapping[str, str], now: datetime, holds: Holds) -> Offered:
     """The offer for exactly this test. `keys` are the pinned host keys by name. Raises RendezvousError."""
     first = test.members[0].name
     try:
@@ -63,12 +60,20 @@ def offered(
     return Offered(signed, made)
 
 
+def made_at(data: bytes) -> datetime | None:
+    """When an offer says that it was made; None where it cannot be read. Nothing is verified."""
+    try:
+        return parsed(Rendezvous, rendezvous.SCHEMA, parse_signed(data).statement).made
+    except ValueError:
+        return None
+
+
 def result_of(
     offer: Offered,
     views: Mapping[str, bytes],
     keys: Mapping[str, str],
     boots: Mapping[str, str],
-    holds: Holds = signature_holds,
+    holds: Holds,
 ) -> Verified:
     """The result of a test. `views` are the files by the member that each was fetched from, of those that have one.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpu_burnin.fleet.fabric.model import ALL, Found, Standing
+from gpu_burnin.fabric.model import ALL, Found, Standing
 from gpu_burnin.system.prose import listed
 
 # What a firewall, a route or a setting of switches can do as well as a fault.

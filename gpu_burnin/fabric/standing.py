@@ -6,7 +6,7 @@ count against the suspect alone: a proven partner is never blamed.
 
 from __future__ import annotations
 
-from gpu_burnin.fleet.fabric.model import ALL, Settings, Standing, State
+from gpu_burnin.fabric.model import ALL, Settings, Standing, State
 
 # So many passes, and no failure, prove a node that is no suspect.
 PROVEN_PASSES = 2

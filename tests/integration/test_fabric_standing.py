@@ -1,0 +1,141 @@
+"""Tests between nodes without a controller, on a real API server: agents and an admitter as processes, on loopback.
+
+Only here: offer, views and requests go through Nodes and the gate's policies, with each writer's own credential.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_burnin.api.record import Place
+from gpu_burnin.api.rendezvous import Nic
+from gpu_burnin.system import host
+from tests.integration.admitter_fleet import NAMES, Machine, Person, admitters
+from tests.integration.kube import NO_BINARIES, Server, api_server, apply_ledger, binaries, until
+from tests.support.admission_helpers import Signer, new_host_key
+
+SETTINGS: dict[str, Any] = {
+    "joins_per_s": 1000,
+    "max_unready_share": 1.0,
+    "workers": 2,
+    "rules": {"settle_s": 1.0},
+    "tests": {"quick_every_s": 0, "standard_every_s": 0, "extended_every_s": 0, "ask_again_s": 5},
+    "fabric": {"every_s": 86400, "seconds": 0.5, "size_mib": 1},
+}
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An API server of its own: nodes of other tests, whose agents are gone, are nobody's partners."""
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    with api_server(tmp_path_factory.mktemp("api")) as running:
+        apply_ledger(running)
+        yield running
+
+
+@contextmanager
+def agent(server: Server, folder: Path, number: int) -> Iterator[Machine]:
+    """A node that is let in, with an agent that does its part in tests, until the block ends."""
+    name = f"pair-{number}"
+    folder = folder / name
+    folder.mkdir()
+    new_host_key(folder / "key")
+    machine = Machine(server, name, Signer(folder / "key", folder / "unused"), boot=host.boot_id())
+    machine.provision(fabric=(Nic(0, f"127.0.0.{10 + number}"),), place=Place(leaf="leaf-1"))
+    machine.register()
+    machine.publish()
+    certificate, key = server.authority.issue(f"system:node:{name}", ["system:nodes"])
+    (folder / "client.pem").write_text(certificate.read_text() + key.read_text())
+    publish = {
+        "server": f"https://127.0.0.1:{server.port}",
+        "ca": str(server.authority.ca),
+        "client_cert": str(folder / "client.pem"),
+    }
+    mine = {"node_name": name, "host_key": str(folder / "key"), "state_dir": str(folder / "state")}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**mine, "publish": publish}))
+    command = [sys.executable, "-m", "tests.support.fabric_agent", str(folder / "config.yaml"), str(folder)]
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as running:
+        try:
+            yield machine
+        finally:
+            running.kill()
+
+
+def proof(person: Person, machine: Machine) -> dict[str, Any]:
+    return dict((person.record(machine).get("status") or {}).get("fabric") or {})
+
+
+def marks(machine: Machine) -> list[str]:
+    """What a test leaves on a Node while it is under way."""
+    node = machine.node()
+    keys = [key for key in node["metadata"]["annotations"] if key in (NAMES.fabric_test, NAMES.fabric)]
+    return keys + [taint["key"] for taint in node["spec"].get("taints") or [] if taint["key"] == NAMES.testing]
+
+
+def test_pairs_pass_and_a_wrong_byte_is_named_by_proven_partners(own: Server, tmp_path: Path) -> None:
+    person = Person(own.client("admin", ["muster:admins"]), "admin")
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with (
+        admitters(own, tmp_path, ["api-1"], **SETTINGS) as (admitter,),
+        agent(own, tmp_path, 1) as first,
+        agent(own, tmp_path, 2) as second,
+    ):
+        for machine in (first, second):
+            until(f"{machine.name} is proven", lambda: proof(person, machine).get("passes", 0) >= 2, 90)  # noqa: B023
+            assert proof(person, machine)["outcome"] == "passed"
+        with agent(own, tmp_path, 3) as third:
+            (tmp_path / third.name / "fault").write_text("wrong_byte")
+            until("its test is begun", lambda: NAMES.fabric_test in third.node()["metadata"]["annotations"], 60)
+            # Whoever leads next goes on with it.
+            admitter.kill()
+            assert NAMES.fabric_test in third.node()["metadata"]["annotations"]
+            admitter.start()
+            until("it is named", lambda: proof(person, third).get("outcome") == "named", 120)
+            until("it is out", lambda: person.record(third)["status"]["code"] == "FABRIC_NODE")
+            found = person.record(third)["status"]
+            assert found["state"] == "quarantined" and not third.open(), found
+            assert (found["fabric"]["failures"], set(found["fabric"]["partners"])) == (3, {first.name, second.name})
+            assert "node pair-3: wrong data; or " in found["fabric"]["claim"], found["fabric"]
+            for machine in (first, second):
+                assert proof(person, machine)["outcome"] == "passed"
+                assert "failures" not in proof(person, machine) or proof(person, machine)["failures"] == 0
+            machines = (first, second, third)
+            until("nothing of the tests is left", lambda: [marks(one) for one in machines] == [[], [], []], 30)
+            assert first.open() and second.open()
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime:.1f} CPU s, {os.cpu_count()} cores")
+
+
+def test_a_node_is_let_in_after_a_pass_with_another_one(own: Server, tmp_path: Path) -> None:
+    """Closed nodes are tested by the same way: nothing but the gate's taint is on them before."""
+    person = Person(own.client("admin", ["muster:admins"]), "admin")
+    rules = {**SETTINGS["fabric"], "every_s": 0, "admission": "required", "wait_s": 5, "alone": "hold"}
+
+    def code(machine: Machine) -> str:
+        return str((person.record(machine).get("status") or {}).get("code"))
+
+    with (
+        admitters(own, tmp_path, ["api-1"], **{**SETTINGS, "fabric": rules}) as (admitter,),
+        agent(own, tmp_path, 5) as first,
+    ):
+        until("it waits", lambda: code(first) == "FABRIC_WAITS", 60)
+        # The time runs from the moment in the ledger.
+        admitter.kill()
+        admitter.start()
+        until("its time is over", lambda: code(first) == "FABRIC_ALONE", 60)
+        assert not first.open() and "it is let in after such a test" in person.record(first)["status"]["message"]
+        with agent(own, tmp_path, 6) as second:
+            for machine in (first, second):
+                until(f"{machine.name} is let in", machine.open, 120)
+                assert proof(person, machine)["outcome"] == "passed" and code(machine) == "PASS"

@@ -1,0 +1,95 @@
+"""Which idle nodes are tested with which: who comes first, who may be whose partner, and how many at a time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from gpu_burnin.admission.fabric.pick import Row, pick
+from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
+
+NOW_S = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC).timestamp()
+DAY_S = 86400.0
+PROVEN = FabricProof("b", "2026-11-28T11:00:00Z", FabricOutcome.PASSED, "r", passes=2)
+SUSPECT = replace(PROVEN, outcome=FabricOutcome.SUSPECT, passes=0)
+NAMED = replace(PROVEN, outcome=FabricOutcome.NAMED, failures=3)
+
+
+def pairs(rows: list[Row], places: int = 100, every_s: float = DAY_S, seed: int = 1) -> list[tuple[str, ...]]:
+    return [one.members for one in pick(rows, places, every_s, NOW_S, random.Random(seed))]
+
+
+def test_new_nodes_of_a_leaf_are_tested_with_each_other_within_the_places() -> None:
+    rows = [Row(f"n-{number}", "leaf-1") for number in range(7)]
+    for places, wanted in ((0, 0), (1, 0), (2, 1), (3, 1), (6, 3), (100, 3)):
+        found = pairs(rows, places)
+        assert len(found) == wanted
+        assert len({name for pair in found for name in pair}) == 2 * wanted
+
+
+def test_pairs_are_of_one_leaf_and_drawn_anew() -> None:
+    rows = [Row(f"n-{leaf}-{number}", leaf) for leaf in ("a", "b") for number in range(8)]
+    found = pairs(rows)
+    assert len(found) == 8 and all(pair[0][2] == pair[1][2] for pair in found)
+    assert {frozenset(one) for one in found} != {frozenset(one) for one in pairs(rows, seed=2)}
+
+
+def test_without_standing_tests_only_suspects_and_those_that_are_waited_for() -> None:
+    rows = [Row("new", "l"), Row("old", "l", replace(PROVEN, tested_at="2026-11-01T00:00:00Z")), Row("p", "l", PROVEN)]
+    assert pairs(rows, every_s=0) == []
+    assert pairs([*rows, Row("s", "l", SUSPECT)], 2, every_s=0)[0][0] == "s"
+    assert pairs([*rows, Row("w", "l", wanted="its policy asks for it")], 2, every_s=0)[0][0] == "w"
+
+
+def test_those_that_are_waited_for_come_first_then_suspects_then_the_oldest() -> None:
+    old = replace(PROVEN, tested_at="2026-11-01T00:00:00Z")
+    rows = [Row("new", "l"), Row("s", "l", SUSPECT), Row("w", "l", wanted="x"), Row("old", "l", old)]
+    rows += [Row(f"p-{number}", "l", PROVEN) for number in range(3)]
+    assert [members[0] for members in pairs(rows)][:2] == ["w", "s"]
+    assert [one.why for one in pick(rows, 4, DAY_S, NOW_S, random.Random(1))] == [
+        "x",
+        "it failed with another node, and nothing explains that yet",
+    ]
+
+
+def test_a_node_that_is_proven_is_tested_again_in_its_time() -> None:
+    old = replace(PROVEN, tested_at="2026-11-27T11:59:00Z")
+    assert pairs([Row("a", "l", PROVEN), Row("b", "l", PROVEN)]) == []
+    assert set(pairs([Row("a", "l", old), Row("b", "l", PROVEN)])[0]) == {"a", "b"}
+
+
+def test_a_suspect_gets_a_proven_partner_of_its_leaf_that_it_was_not_with() -> None:
+    suspect = Row("s", "a", replace(SUSPECT, partners=("p-1",)))
+    rows = [suspect, Row("p-1", "a", PROVEN), Row("p-2", "a", PROVEN), Row("new", "a"), Row("q", "b", PROVEN)]
+    assert pairs(rows, 2) == [("s", "p-2")]
+    assert pairs([suspect, Row("p-1", "a", PROVEN), Row("new", "a"), Row("q", "b", PROVEN)], 2) == [("s", "p-1")]
+    assert pairs([suspect, Row("new", "a"), Row("q", "b", PROVEN)], 2) == [("s", "q")]
+    assert pairs([suspect, Row("new", "a")], 2) == [("s", "new")]
+
+
+def test_two_suspects_and_what_is_named_are_nobodys_partners() -> None:
+    assert pairs([Row("s", "a", SUSPECT), Row("t", "a", SUSPECT)]) == []
+    assert pairs([Row("s", "a", SUSPECT), Row("n", "a", NAMED)]) == []
+    assert pairs([Row("new", "a"), Row("n", "a", NAMED)]) == []
+
+
+def test_a_node_that_is_alone_in_its_leaf_is_tested_with_others_where_it_is_waited_for() -> None:
+    rows = [Row("alone", "a"), Row("x", "b")]
+    assert pairs(rows) == []
+    assert pairs([replace(rows[0], wanted="its policy asks for it"), rows[1]]) == [("alone", "x")]
+
+
+def test_a_leaf_is_tested_as_a_whole_where_all_its_nodes_are_free_and_proven_and_there_are_places() -> None:
+    leaf = [Row(f"n-{number}", "a", PROVEN) for number in range(4)]
+
+    def groups(rows: list[Row], places: int = 4, **due: int) -> list[tuple[str, ...]]:
+        return [one.members for one in pick(rows, places, DAY_S, NOW_S, random.Random(1), due)]
+
+    assert groups(leaf, a=4) == [("n-0", "n-1", "n-2", "n-3")]
+    assert groups(leaf) == [] == groups(leaf, 3, a=4) == groups(leaf, a=5) == groups(leaf, b=4)
+    assert groups(leaf[:2], a=2) == [], "two are a pair"
+    assert groups([*leaf[:3], Row("n-3", "a", replace(PROVEN, passes=1))], 8, a=4) == [("n-3", "n-0")]
+    assert groups([*leaf, Row("s", "a", SUSPECT)], 8, a=5)[0][0] == "s"
+    many = [Row(f"n-{number}", "a", PROVEN) for number in range(33)]
+    assert groups(many, 100, a=33) == [] and len(groups(many[:32], 100, a=32)[0]) == 32

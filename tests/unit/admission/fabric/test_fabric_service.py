@@ -1,0 +1,370 @@
+"""Tests between nodes from their begin to their end: agents, kubelet and decide() are stand-ins, the rest is real."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
+from gpu_burnin.admission.decide import trim_node
+from gpu_burnin.admission.fabric.service import FabricTests
+from gpu_burnin.admission.fabric_config import FabricRules
+from gpu_burnin.admission.service.budgets import Budgets
+from gpu_burnin.admission.service.cache import Nodes, Pods, Records
+from gpu_burnin.admission.service.journal import EventRecorder, Journal
+from gpu_burnin.admission.service.metrics import Metrics
+from gpu_burnin.api import fabric_view, rendezvous
+from gpu_burnin.api.agent_note import AgentNote, note_text
+from gpu_burnin.api.fabric_documents import parse_signed
+from gpu_burnin.api.fabric_note import FabricAnswer, Part, fabric_text, read_fabric_request
+from gpu_burnin.api.fabric_view import MemberView, Outcome
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import (
+    Accepted,
+    Ask,
+    Identity,
+    NodeAdmission,
+    Place,
+    Request,
+    Spec,
+    State,
+    Status,
+    document,
+    spec_document,
+    status_document,
+)
+from gpu_burnin.api.rendezvous import Nic, parse_test
+from tests.support.fake_api import apply_patch
+from tests.support.rendezvous_hosts import SECRET, Host
+
+NAMES = Names()
+NOW = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
+RULES = FabricRules(every_s=86400.0)
+NODE, RECORD = "/api/v1/nodes/", f"/apis/{NAMES.api_version}/nodeadmissions/"
+
+
+@dataclass
+class Alarms:
+    """The recorder: whom an event was told of."""
+
+    names: list[str] = field(default_factory=list)
+
+    def alarm(self, namespace: str, reference: dict[str, str], reason: str, message: str) -> None:
+        self.names.append(reference["name"])
+
+
+@dataclass
+class Fleet:
+    """Hosts in one leaf. `bad` send wrong bytes, `dead` have no agent; writes of `failing` names meet a conflict."""
+
+    hosts: dict[str, Host]
+    bad: set[str] = field(default_factory=set)
+    dead: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
+    paused: str = ""
+    now_s: float = 0.0
+    objects: dict[str, Any] = field(default_factory=dict)
+    alarms: Alarms = field(default_factory=Alarms)
+    chosen: dict[str, object] = field(default_factory=dict)
+    places: int = 8
+
+    def __post_init__(self) -> None:
+        self.version = 100
+        self.nodes, self.records = Nodes(trim_node), Records(NAMES)
+        self.pods, self.metrics = Pods(NAMES.hold_until), Metrics()
+        for name, host in self.hosts.items():
+            spec = Spec(Identity(host.key), place=Place(leaf="a"), fabric=(Nic(0, f"198.51.100.{host.number}"),))
+            accepted = Accepted(1, host.boot_id, "", "", "quick", "", "", "")
+            made = NodeAdmission(name, spec, Status(State.READY, accepted=accepted))
+            self.put(RECORD + name, {**document(made, NAMES), "status": status_document(made.status)})
+            notes = {NAMES.agent: note_text(AgentNote(host.boot_id))}
+            status = {"nodeInfo": {"bootID": host.boot_id}}
+            self.put(NODE + name, {"metadata": {"name": name, "annotations": notes}, "spec": {}, "status": status})
+        self.lead()
+
+    def lead(self, wanted: str = "") -> None:
+        """Another process leads."""
+        self.service = FabricTests(
+            RULES,
+            NAMES,
+            1.0,
+            600.0,
+            cast(KubeApi, self),
+            self.nodes,
+            self.records,
+            self.pods,
+            Budgets(self.records, 5.0, 1.0, 1.0, lambda _: self.places),
+            self.chosen,
+            lambda _: None,
+            lambda: self.paused,
+            Journal(io.StringIO()),
+            cast(EventRecorder, self.alarms),
+            self.metrics,
+            now=lambda: NOW + timedelta(seconds=self.now_s),
+            monotonic_s=lambda: self.now_s,
+            rng=random.Random(1),
+        )
+
+    # The API server.
+
+    def put(self, path: str, item: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        item = {**item, "metadata": {**item["metadata"], "resourceVersion": str(self.version)}}
+        self.objects[path] = item
+        (self.nodes if path.startswith(NODE) else self.records).put(item)
+        return item
+
+    def patch(self, path: str, patch: list[dict[str, Any]], what: str = "") -> dict[str, Any]:
+        path = path.removesuffix("/status")
+        name = path.rpartition("/")[2]
+        if name in self.failing or patch[0]["value"] != self.objects[path]["metadata"]["resourceVersion"]:
+            raise Conflict(f"{name}: it has changed", 409)
+        return self.put(path, apply_patch(self.objects[path], patch))
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        return cast("dict[str, Any] | None", self.objects.get(path))
+
+    # What nodes and decide() do.
+
+    def notes(self, name: str) -> dict[str, str]:
+        return cast("dict[str, str]", self.objects[NODE + name]["metadata"]["annotations"])
+
+    def annotate(self, name: str, key: str, value: str | None) -> None:
+        item = self.objects[NODE + name]
+        notes = {k: v for k, v in self.notes(name).items() if k != key} | ({key: value} if value else {})
+        if notes != self.notes(name):
+            self.put(NODE + name, {**item, "metadata": {**item["metadata"], "annotations": notes}})
+
+    def boot(self, name: str, boot_id: str) -> None:
+        self.annotate(name, NAMES.agent, note_text(AgentNote(boot_id)))
+
+    def status(self, name: str, **changes: Any) -> None:
+        item = self.objects[RECORD + name]
+        self.put(RECORD + name, {**item, "status": {**item["status"], **changes}})
+
+    def proof(self, name: str) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.objects[RECORD + name]["status"].get("fabric") or {})
+
+    def outcomes(self) -> dict[str, str]:
+        return {name: str(self.proof(name).get("outcome", "")) for name in self.hosts}
+
+    def under_test(self) -> set[str]:
+        return {name for name in self.hosts if NAMES.fabric_test in self.notes(name)}
+
+    def react(self) -> None:
+        """decide() sets and takes the taint, and the state; agents answer."""
+        for name, host in self.hosts.items():
+            text = self.notes(name).get(NAMES.fabric_test)
+            item = self.objects[NODE + name]
+            taints = [{"key": NAMES.testing, "effect": "NoSchedule"}] if text else []
+            if item["spec"].get("taints", []) != taints:
+                self.put(NODE + name, {**item, "spec": {"taints": taints}})
+            code = {"suspect": "FABRIC_SUSPECT", "named": "FABRIC_NODE"}.get(self.outcomes()[name], "")
+            state = {"suspect": "suspect", "named": "quarantined"}.get(self.outcomes()[name], "ready")
+            if code != self.objects[RECORD + name]["status"]["code"]:
+                self.status(name, code=code, state=state)
+            if name not in self.dead:
+                self.annotate(name, NAMES.fabric, self.answer(name, host, text) if text else None)
+
+    def answer(self, name: str, host: Host, text: str) -> str:
+        request = read_fabric_request(text)
+        test = parse_test(request.test.encode())
+        if not request.offer:
+            made = rendezvous.rendezvous_of(test, NOW + timedelta(seconds=self.now_s), 20001, SECRET)
+            offer = host.signed(made.canonical()).document().decode() if test.names[0] == name else ""
+            return fabric_text(FabricAnswer(request.id, Part.READY, host.boot_id, offer=offer))
+        outcome = Outcome.WRONG if set(test.names) & self.bad else Outcome.OK
+        digest = parse_signed(request.offer.encode()).digest
+        view = MemberView(
+            run=test.run,
+            test=test.test,
+            rendezvous=digest,
+            member=name,
+            boot_id=host.boot_id,
+            version="1.0",
+            outcome=outcome,
+            bytes_per_s=None,
+            rails=(),
+            peers=(),
+            detail="",
+        )
+        signed = host.signed(view.canonical(), fabric_view.NAMESPACE).document().decode()
+        return fabric_text(FabricAnswer(request.id, Part.DONE, host.boot_id, view=signed))
+
+    def go_on(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now_s += 1.0
+            self.service.tick()
+            self.react()
+
+    def count(self, result: str) -> float:
+        return self.metrics.value("fabric_tests", result=result)
+
+
+def fleet(number: int, **changes: Any) -> Fleet:
+    hosts = [Host(one) for one in range(1, number + 1)]
+    return Fleet({host.name: host for host in hosts}, **changes)
+
+
+def test_idle_nodes_are_proven_and_then_left_alone() -> None:
+    made = fleet(4)
+    made.go_on(120)
+    assert made.outcomes() == dict.fromkeys(made.hosts, "passed")
+    assert all(made.proof(name)["passes"] == 2 for name in made.hosts)
+    assert made.under_test() == set() and made.count("passed") == 4 and made.alarms.names == []
+
+
+def test_a_bad_node_is_named_by_others_that_are_proven_and_they_are_not() -> None:
+    made = fleet(3)
+    made.go_on(120)
+    made.bad = {"gpu-2"}
+    made.now_s += 86400
+    made.go_on(600)
+    # The first failure was between two that are proven, so both were suspects; the other one was cleared.
+    assert made.outcomes() == {"gpu-1": "passed", "gpu-2": "named", "gpu-3": "passed"}
+    assert "node gpu-2: wrong data" in made.proof("gpu-2")["claim"] and "gpu-2" in made.alarms.names
+    assert made.under_test() == set()
+
+
+def test_of_two_without_a_third_none_is_named() -> None:
+    made = fleet(2, bad={"gpu-2"})
+    made.go_on(300)
+    assert made.outcomes() == dict.fromkeys(made.hosts, "suspect") and made.count("failed") == 1
+    assert made.proof("gpu-1")["claim"] == "one of these, not told apart: node gpu-1, node gpu-2: wrong data"
+
+
+def test_an_agent_that_does_not_answer_ends_the_test_and_counts_against_nobody() -> None:
+    made = fleet(2, dead={"gpu-2"})
+    made.go_on(30)
+    assert made.under_test() == set(made.hosts)
+    made.go_on(60)
+    assert made.under_test() == set() and made.outcomes() == dict.fromkeys(made.hosts, "")
+    made.go_on(300)
+    assert made.count("inconclusive") == 1, "its members rest"
+
+
+def test_a_reboot_in_the_middle_is_inconclusive() -> None:
+    made = fleet(2, dead={"gpu-2"})
+    made.go_on(10)
+    made.boot("gpu-2", "0b1c2d3e-0000-4000-8000-999999999999")
+    made.go_on(5)
+    assert made.under_test() == set() and made.count("inconclusive") == 1
+    assert made.outcomes() == dict.fromkeys(made.hosts, "")
+
+
+def test_a_new_leader_goes_on_and_counts_nothing_twice() -> None:
+    made = fleet(2)
+    while not any("offer" in made.notes(name).get(NAMES.fabric_test, "") for name in made.hosts):
+        made.go_on(1)
+    made.lead()
+    # The record of one cannot be written, and its leader dies between the two.
+    made.failing = {"gpu-2"}
+    made.go_on(5)
+    made.lead()
+    made.failing = set()
+    made.paused = "by ann"
+    made.go_on(10)
+    assert {name: made.proof(name)["passes"] for name in made.hosts} == dict.fromkeys(made.hosts, 1)
+    assert made.under_test() == set() and made.count("passed") == 1
+
+
+def test_a_pause_begins_nothing_and_ends_what_is_under_way() -> None:
+    made = fleet(2)
+    made.go_on(1)
+    assert made.under_test() == set(made.hosts)
+    made.paused = "by ann"
+    made.go_on(300)
+    assert made.under_test() == set() and made.count("passed") == 1
+
+
+def pod_on(made: Fleet) -> None:
+    spec = {"nodeName": "gpu-2", "containers": [{"resources": {"requests": {"nvidia.com/gpu": "8"}}}]}
+    made.pods.put({"metadata": {"name": "train", "namespace": "ml", "uid": "u", "resourceVersion": "1"}, "spec": spec})
+
+
+def held(made: Fleet) -> None:
+    item = made.objects[RECORD + "gpu-2"]
+    hold = spec_document(Spec(hold=Ask("ann", "looks at it", "2026-11-28T11:00:00Z")))["hold"]
+    made.put(RECORD + "gpu-2", {**item, "spec": {**item["spec"], "hold": hold}})
+
+
+HINDRANCES: dict[str, Callable[[Fleet], object]] = {
+    "work": pod_on,
+    "hold": held,
+    "a window": lambda made: made.status("gpu-2", code="MAINTENANCE"),
+    "the schedule": lambda made: made.chosen.update({"gpu-2": "quick"}),
+    "its own test": lambda made: made.status(
+        "gpu-2", request=status_document(Status(request=Request("i", "quick", "2026-11-28T12:00:00Z", "x")))["request"]
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HINDRANCES)
+def test_a_node_that_is_not_free_is_in_no_test(what: str) -> None:
+    made = fleet(2)
+    HINDRANCES[what](made)
+    made.service.tick()
+    assert made.under_test() == set()
+
+
+@pytest.mark.parametrize("what", ["work", "hold", "its own test"])
+def test_what_comes_before_they_meet_ends_the_test(what: str) -> None:
+    made = fleet(2)
+    made.service.tick()
+    assert made.under_test() == set(made.hosts)
+    HINDRANCES[what](made)
+    made.service.tick()
+    assert made.under_test() == set() and made.count("inconclusive") == 1
+
+
+def test_without_places_nothing_begins_but_for_one_pair_of_a_small_fleet() -> None:
+    for places, wanted in ((0, 0), (1, 2), (2, 2), (4, 4)):
+        made = fleet(4, places=places)
+        made.service.tick()
+        assert len(made.under_test()) == wanted
+
+
+def test_the_same_address_twice_is_said_and_not_tested() -> None:
+    made = fleet(2)
+    item = made.objects[RECORD + "gpu-2"]
+    made.put(RECORD + "gpu-2", {**item, "spec": {**item["spec"], "fabric": [{"rail": 0, "address": "198.51.100.1"}]}})
+    made.go_on(30)
+    assert made.under_test() == set() and made.outcomes() == dict.fromkeys(made.hosts, "")
+
+
+def test_a_leaf_is_tested_as_a_whole_and_names_no_node() -> None:
+    made = fleet(3)
+    made.go_on(120)
+    made.bad = {"gpu-2"}
+    made.service._leaves_due_s = {"a": 0.0}
+    made.go_on(30)
+    assert made.count("failed") == 1 and made.alarms.names == ["muster-admitter"]
+    assert made.outcomes() == dict.fromkeys(made.hosts, "passed") and made.under_test() == set()
+
+
+def test_an_api_server_that_refuses_is_no_end_of_the_service() -> None:
+    made = fleet(2)
+
+    def refuses(*_: object) -> dict[str, Any]:
+        raise ApiError("503", 503)
+
+    made.service.api = cast(KubeApi, SimpleNamespace(patch=refuses, find=refuses))
+    times = iter((False, False, True))
+    made.service.run(lambda _: next(times))
+    assert made.under_test() == set()
+
+
+def test_one_named_is_free_again_after_a_test_that_a_person_asked_for() -> None:
+    made = fleet(2)
+    named = {"bootID": made.hosts["gpu-1"].boot_id, "testedAt": "2026-11-28T11:00:00Z", "outcome": "named", "run": "r"}
+    made.status("gpu-1", fabric=named)
+    made.service.tick()
+    assert made.under_test() == set(made.hosts), "decide() has let it in again: its state is ready"
+    assert replace(RULES, every_s=0.0).on is False
