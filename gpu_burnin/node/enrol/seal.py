@@ -39,6 +39,8 @@ _STATE = (
     "var/lib/cloud",
     "var/lib/dbus/machine-id",
     "var/lib/systemd/random-seed",
+    # The host's key of systemd-creds: binary, so the search below does not know it.
+    "var/lib/systemd/credential.secret",
     "var/lib/dhcp",
     "var/log/journal",
     "root/.bash_history",
@@ -91,6 +93,13 @@ StandardError=journal+console
 WantedBy=multi-user.target
 """,
 }
+# Without it cloud-init makes new host keys whenever its data source changes or is gone, as after the token's disk was
+# taken out, and the key that was approved is lost. User-data says so only for boots that have it.
+_CLOUD = "etc/cloud/cloud.cfg.d"
+_CLOUD_INIT = """\
+# Of the fleet's image: this machine's host keys are what it was let in by.
+ssh_deletekeys: false
+"""
 _DROP_IN = """\
 # Of the fleet's image: not before this machine is a node.
 [Unit]
@@ -133,6 +142,8 @@ def seal(root: Path, node: str, address: str, pod_range: str) -> Sealed:
         manifest = Manifest(SCHEMA, node, address, pod_range, files)
         write_atomic(root / MANIFEST, json.dumps(asdict(manifest), indent=1).encode() + b"\n", mode=0o644)
         _units(root)
+        if (root / _CLOUD).is_dir():
+            write_atomic(root / _CLOUD / "99-muster.cfg", _CLOUD_INIT.encode(), mode=0o644)
         left = tuple(_left(root))
     except OSError as error:
         raise EnrolmentError(f"{node}: cannot seal {root} ({error}); run as root, and again") from error

@@ -76,6 +76,23 @@ def test_no_secret_is_left_and_nothing_of_this_machine(root: Path) -> None:
     )
 
 
+def test_no_two_machines_share_the_key_of_systemd_creds(root: Path) -> None:
+    secret = root / "var/lib/systemd/credential.secret"
+    secret.parent.mkdir(parents=True)
+    secret.write_bytes(os.urandom(64))
+    assert "var/lib/systemd/credential.secret" in seal(root, NODE, ADDRESS, RANGE).removed
+    assert not secret.exists()
+
+
+def test_cloud_init_keeps_the_host_key_when_its_data_source_is_gone(root: Path) -> None:
+    seal(root, NODE, ADDRESS, RANGE)
+    assert not (root / "etc/cloud").exists()
+    (root / "etc/cloud/cloud.cfg.d").mkdir(parents=True)
+    seal(root, NODE, ADDRESS, RANGE)
+    lines = (root / "etc/cloud/cloud.cfg.d/99-muster.cfg").read_text().splitlines()
+    assert "ssh_deletekeys: false" in lines
+
+
 def test_it_is_the_same_a_second_time(root: Path) -> None:
     first = seal(root, NODE, ADDRESS, RANGE)
     second = seal(root, NODE, ADDRESS, RANGE)
