@@ -147,14 +147,19 @@ class Contained(System):
         failed = "" if code in (None, 0, 1, 3) else f"exit code {code}"
         return UnitState(code is None, failed, self._invocation)
 
+    def hindered(self) -> str:
+        """The driver comes with a container of its own, or never: no verdict is made of its lack."""
+        links = self._run_dir / LINKS
+        if links.exists() and not any(links.iterdir()) and ENVIRONMENT not in os.environ:
+            return f"{self._config.node_name}: no library of the driver is yet below {DRIVER}"
+        return ""
+
     def start(self, arguments: Sequence[str]) -> Started:
         """See System."""
         if self.burnin().running:
             return Started(False, self._invocation)
-        links = self._run_dir / LINKS
-        # It comes with a container of its own, or never: the admitter asks again, and no verdict is made of its lack.
-        if links.exists() and not any(links.iterdir()) and ENVIRONMENT not in os.environ:
-            raise GpuBurninError(f"{self._config.node_name}: no library of the driver is yet below {DRIVER}")
+        if why := self.hindered():
+            raise GpuBurninError(why)
         path = self._run_dir / "config.yaml"
         try:
             write_atomic(path, own_config(self._base, self._config).encode())

@@ -235,20 +235,7 @@ class Cluster:
 
     def objects(self) -> dict[str, Any]:
         """All that there is, but for what the API server keeps for itself and what ends by its time."""
-        found = {}
-        for version in ("v1", *(g["preferredVersion"]["groupVersion"] for g in self.api().get("/apis")["groups"])):
-            base = f"/apis/{version}" if "/" in version else f"/api/{version}"
-            for kind in self.api().get(base)["resources"]:
-                if "/" in kind["name"] or "list" not in kind["verbs"] or kind["name"] in _TRANSIENT:
-                    continue
-                for item in self.api().items(f"{base}/{kind['name']}"):
-                    metadata = item["metadata"]
-                    name = f"{kind['name']}/{metadata.get('namespace', '')}/{metadata['name']}"
-                    metadata = {
-                        k: v for k, v in metadata.items() if k not in ("managedFields", "resourceVersion", "generation")
-                    }
-                    found[name] = {**item, "metadata": metadata}
-        return found
+        return objects_of(self.api())
 
 
 @contextmanager
@@ -354,6 +341,24 @@ class Machine:
         now = rfc3339(datetime.now(UTC))
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastHeartbeatTime": now}
         return {"nodeInfo": {**node_info(self.boot), "machineID": self.machine_id}, "conditions": [ready]}
+
+
+def objects_of(api: KubeApi) -> dict[str, Any]:
+    """All objects of a cluster by kind, namespace and name, but for what ends by its time."""
+    found = {}
+    for version in ("v1", *(g["preferredVersion"]["groupVersion"] for g in api.get("/apis")["groups"])):
+        base = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        for kind in api.get(base)["resources"]:
+            if "/" in kind["name"] or "list" not in kind["verbs"] or kind["name"] in _TRANSIENT:
+                continue
+            for item in api.items(f"{base}/{kind['name']}"):
+                metadata = item["metadata"]
+                name = f"{kind['name']}/{metadata.get('namespace', '')}/{metadata['name']}"
+                metadata = {
+                    k: v for k, v in metadata.items() if k not in ("managedFields", "resourceVersion", "generation")
+                }
+                found[name] = {**item, "metadata": metadata}
+    return found
 
 
 def own_address() -> str:

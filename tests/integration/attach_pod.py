@@ -32,7 +32,7 @@ KERNEL_LOG = "/var/lib/gpu-burnin/kmsg"
 _SHAPES = ("gemm_m", "gemm_n", "gemm_k")
 _BYTES = ("hbm_bytes", "transfer_bytes", "collective_bytes")
 # What a kubelet's GPUs, and those of a real host, would be.
-_SIMULATED: dict[str, Any] = {
+SIMULATED: dict[str, Any] = {
     "backend": "cpu",
     "allow_simulated": True,
     "kernel_log": KERNEL_LOG,
@@ -199,7 +199,7 @@ class AgentPod:
     def _configured(self, text: str) -> str:
         found = yaml.safe_load(text)
         found["publish"]["server"] = f"https://127.0.0.1:{self.cluster.server.port}"
-        return str(yaml.safe_dump({**found, **_SIMULATED}))
+        return str(yaml.safe_dump({**found, **SIMULATED}))
 
     def report(self) -> dict[str, Any]:
         """Of the newest run that has one."""

@@ -38,14 +38,18 @@ def xid(text: str = FATAL, at_us: int = 5_000_000) -> XidEvent:
 
 @dataclass
 class FakeSystem(System):
-    """systemd with one unit. `refuses` is why it starts nothing."""
+    """systemd with one unit. `refuses` is why it starts nothing, `waits_for` why it could start nothing yet."""
 
     running: bool = False
     kubelet: bool = True
     refuses: str = ""
+    waits_for: str = ""
     started: list[tuple[str, ...]] = field(default_factory=list)
     restarts: int = 0
     ends_with_agent: bool = False
+
+    def hindered(self) -> str:
+        return self.waits_for
 
     def burnin(self) -> UnitState:
         return UnitState(self.running)

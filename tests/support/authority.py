@@ -27,11 +27,18 @@ class Authority:
         self._write("ca", certificate, self._key)
 
     def issue(
-        self, user: str, groups: Sequence[str] = (), *, server: bool = False, peer: str = "", ended: bool = False
+        self,
+        user: str,
+        groups: Sequence[str] = (),
+        *,
+        server: bool = False,
+        peer: str = "",
+        names: Sequence[str] = (),
+        ended: bool = False,
     ) -> tuple[Path, Path]:
         """Certificate and key files; a server's is for 127.0.0.1, that of a peer is for both sides at its address.
 
-        One that has `ended` did so an hour ago.
+        `names`: addresses and host names that it is for besides. One that has `ended` did so an hour ago.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
@@ -41,8 +48,8 @@ class Authority:
         builder = self._builder(x509.Name(attributes), key, dt.timedelta(hours=-1) if ended else dt.timedelta(days=1))
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         if server or peer:
-            address = x509.IPAddress(ipaddress.IPv4Address(peer or "127.0.0.1"))
-            builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+            found = [_general_name(name) for name in (peer or "127.0.0.1", *names)]
+            builder = builder.add_extension(x509.SubjectAlternativeName(found), critical=False)
         return self._write(secrets.token_hex(8), builder, key)
 
     def _builder(
@@ -71,3 +78,10 @@ class Authority:
             )
         )
         return certificate, key_file
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -28,6 +28,7 @@ from gpu_burnin.types import Verdict
 
 # The `what` of status.next after a test that could not be had: `at` is when it is asked for again.
 AGAIN = "asked for a test again"
+_REFUSED = "its agent refused the test"
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _test_request(facts: Facts) -> TestRequest:
         return TestRequest()
     answer = agent.request if agent is not None else None
     if answer is not None and answer.id == request.id and answer.state == "refused":
-        return TestRequest(gave_up=sentence(f"its agent refused the test: {answer.why}"))
+        return TestRequest(gave_up=sentence(f"{_REFUSED}: {answer.why}"))
     since, ask, sent = when(request.since) or facts.now, facts.retest, is_sent(facts, request)
     settled, overdue = later(since, facts.rules.settle_s), overdue_at(since, request.level, facts.rules)
     if not sent:
@@ -183,6 +184,8 @@ def _obstacle(facts: Facts, *, by_schedule: bool) -> tuple[str, datetime | None]
     if (running := fabric_test(facts)) is not None:
         return "it is in a test with other nodes", test_ends(running, facts.now)
     again = when(planned.at) if planned is not None and planned.what == AGAIN else None
+    if planned is not None and planned.why.startswith(_REFUSED) and _refuses_no_more(facts):
+        again = None
     if planned is not None and again is not None and facts.now < again:
         return planned.why, again
     if (facts.agent_boot != facts.boot or not facts.boot) and not facts.undecided_boot:
@@ -192,6 +195,12 @@ def _obstacle(facts: Facts, *, by_schedule: bool) -> tuple[str, datetime | None]
     if calendar.unknown and by_schedule:
         return f"it is unknown whether maintenance is near ({calendar.unknown})", calendar.changes_at
     return "it has pods with GPUs; it is tested when it is idle" if facts.busy else "", None
+
+
+def _refuses_no_more(facts: Facts) -> bool:
+    """Whether the agent has taken its refusal back: what stood in the test's way, as a driver to come, is over."""
+    agent = facts.view.agent
+    return agent is not None and (agent.request is None or agent.request.state != "refused")
 
 
 def _request(facts: Facts, wanted: TestTrigger) -> Request:

@@ -80,7 +80,10 @@ class Pace:
 
 @dataclass
 class Budgets:
-    """Grants. A grant counts until the record shows it."""
+    """Grants. A grant counts until the record shows it.
+
+    `wake` has a node looked at that was refused a test, once there is room for it: it does not wait out its time.
+    """
 
     fleet: Records
     joins_per_s: float
@@ -90,6 +93,9 @@ class Budgets:
     clock: Callable[[], float] = time.monotonic
     # Nodes that are in a test with others.
     between: set[str] = field(default_factory=set)
+    wake: Callable[[str], None] = lambda name: None
+    # Those that wait for a test, in the order in which they have asked.
+    _waiting: dict[str, None] = field(default_factory=dict)
     _granted: dict[Budget, set[str]] = field(default_factory=lambda: {budget: set() for budget in Budget})
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -108,8 +114,11 @@ class Budgets:
                 return GRANTED
             most, taken, words = self._room(budget, name)
             if len(taken) >= most:
+                if budget is Budget.TEST:
+                    self._waiting[name] = None
                 return Grant(f"{words}, {most} of {len(self.fleet)} nodes, is reached", ASK_AGAIN_S)
             self._granted[budget].add(name)
+            self._waiting.pop(name, None)
             return GRANTED
 
     def settled(self, name: str) -> None:
@@ -118,6 +127,14 @@ class Budgets:
             self._joins.over(name)
             for names in self._granted.values():
                 names.discard(name)
+            self._waiting.pop(name, None)
+            if not self._waiting:
+                return
+            most, taken, _ = self._room(Budget.TEST, "")
+            if len(taken) < most:
+                following = next(iter(self._waiting))
+                del self._waiting[following]
+                self.wake(following)
 
     def broke_off(self, name: str) -> None:
         """Its writes did not go well: whether it may join is asked anew; the other grants count on."""

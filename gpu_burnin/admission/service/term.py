@@ -79,6 +79,7 @@ class Term:
             config.max_unready_share,
             config.expire_share,
             config.tests.places,
+            wake=self.queue.add,
         )
         self.reconciler = Reconciler(
             api,

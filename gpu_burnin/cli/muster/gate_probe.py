@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gpu_burnin.cli.muster.listen import address
+from gpu_burnin.cli.muster.termination import end_with_sigterm
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -77,6 +78,7 @@ def gate_probe(
         api = KubeApi(kubeconfig)
         if every is None:
             sys.exit(of_objects.once(api, attached, click.echo).exit_code)
+        end_with_sigterm()
         watch = of_objects.Watch(api, attached, float(every))
         if listen is not None:
             from gpu_burnin.admission.service.http import Pages

@@ -8,6 +8,7 @@ import click
 
 from gpu_burnin.api.names import DEFAULT_DOMAIN
 from gpu_burnin.cli.muster.listen import address
+from gpu_burnin.cli.muster.termination import end_with_sigterm
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -33,5 +34,6 @@ def webhook(folder: Path, ca: Path, listen: str, domain: str) -> None:
         text = read_text(folder / ATTACHED_KEY)
     except (OSError, UnicodeDecodeError) as error:
         raise GpuBurninError(f"{folder}: cannot be read ({error}); mount the ConfigMap muster-attached") from error
+    end_with_sigterm()
     attached = parse_attached({"data": {ATTACHED_KEY: text}})
     Webhook(where, lambda: read_authority(ca), attached, Names(domain)).run()

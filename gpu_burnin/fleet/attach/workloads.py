@@ -216,6 +216,8 @@ def _pod(
     container: dict[str, Any] = {
         "name": "muster",
         "image": settings.image,
+        # The image starts nothing by itself.
+        "command": ["muster"],
         "args": [*arguments],
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -35,7 +35,7 @@ class Kept:
     `seen` are the newest kernel messages that were judged; `warnings` are by code and place; `uncorrected` the memory
     errors known of each GPU; `xids` how many came, by PCI address and class ("0000:1b:00.0 revoke"); `nvlinks`
     the most that each GPU had up. `again` is the id of a request that is not served once more when its burn-in ends
-    with the agent.
+    with the agent, `hindered` that of one that was refused for what comes by itself.
     """
 
     boot_id: str
@@ -47,6 +47,7 @@ class Kept:
     xids: dict[str, int] = field(default_factory=dict)
     nvlinks: dict[str, int] = field(default_factory=dict)
     again: str = ""
+    hindered: str = ""
 
 
 class Memory:

@@ -85,6 +85,8 @@ class Requests:
             self._look_s = now_s + _LOOK_S
             return self._serve(self._waiting[0], fresh)
         answer = self._memory.kept.answer
+        if answer is not None and answer.state == REFUSED and answer.id == self._memory.kept.hindered:
+            return self._take_back(answer)
         if answer is None or answer.state != RUNNING or self._again or now_s < self._look_s:
             return ""
         self._look_s = now_s + _LOOK_S
@@ -100,6 +102,9 @@ class Requests:
         # Without NVML no process can be seen, but no burn-in touches a GPU either: its verdict says what is wrong.
         if busy := used_by(vitals):
             return self._refuse(request, busy)
+        if why := self._system.hindered():
+            self._memory.change(hindered=request[:100])
+            return self._refuse(request, why)
         try:
             if self._system.burnin().running:
                 return self._refuse(request, "busy: a burn-in is under way")
@@ -115,6 +120,13 @@ class Requests:
             return self._refuse(request, str(error))
         once_more = " once more, since it ended with the agent before this one" if again else ""
         return f"a burn-in at level {level} is started{once_more}: the admitter asks for it (request {request})"
+
+    def _take_back(self, answer: Answer) -> str:
+        """Refuse it no more once what stood in its way is over: it is served where it still stands, or asked anew."""
+        if self._system.hindered():
+            return ""
+        self._memory.change(answer=None, hindered="")
+        return f"request {answer.id} is refused no more: what stood in its way is over"
 
     def _refuse(self, request: str, why: str) -> str:
         self._answer(request, REFUSED, why)

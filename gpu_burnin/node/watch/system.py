@@ -26,6 +26,10 @@ class System:
 
     ends_with_agent = False
 
+    def hindered(self) -> str:
+        """Why no burn-in could be started now for something that comes by itself, "" where one could."""
+        return ""
+
     def burnin(self) -> unit.UnitState:
         """What the burn-in's unit does. Raises GpuBurninError."""
         return unit.state()

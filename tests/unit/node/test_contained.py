@@ -82,6 +82,9 @@ def test_without_a_driver_no_burn_in_begins(tmp_path: Path) -> None:
     with pytest.raises(GpuBurninError, match="no library of the driver is yet below /driver"):
         system.start(())
     assert not system.burnin().running
+    assert "no library of the driver" in system.hindered()
+    (tmp_path / "driver/libcuda.so.1").touch()
+    assert system.hindered() == ""
 
 
 def test_the_key_is_made_once(tmp_path: Path) -> None:

@@ -128,6 +128,16 @@ def test_an_agent_that_is_busy_is_asked_again_later() -> None:
     assert shown(seen(found.after, DONE + timedelta(minutes=16)))[0] == "testing"
 
 
+def test_an_agent_that_refuses_no_more_is_asked_at_once() -> None:
+    """As one whose driver has come: its refusal is gone from its note."""
+    view = view_with_request()
+    note = AgentNote(BOOT, request=Answer(request_id(view), "refused", "no library of the driver is yet below /driver"))
+    refused = seen(changed(view, agent=note, test="quick"), DONE).after
+    later = DONE + timedelta(seconds=20)
+    assert shown(seen(refused, later))[0] == "ready"
+    assert shown(seen(changed(refused, agent=AgentNote(BOOT)), later))[0] == "testing"
+
+
 def test_an_answer_to_another_request_is_none() -> None:
     note = AgentNote(BOOT, request=Answer("an older one", "refused", "busy"))
     assert shown(seen(view_with_request(agent=note), DONE))[0] == "testing"

@@ -171,6 +171,22 @@ def test_tests_count_those_that_run(budgets: Budgets, records: Records) -> None:
     assert granted(budgets, Budget.TEST, "n01", "n02") == [True, False]
 
 
+def test_the_end_of_a_test_wakes_the_next_that_waits(records: Records, clock: HandClock) -> None:
+    woken: list[str] = []
+    budgets = Budgets(records, 2.0, 0.2, 0.05, lambda fleet: 1, clock, woken.append)
+    put(records, "n00", "testing", request={"id": "x"})
+    assert granted(budgets, Budget.TEST, "n01", "n02", "n03") == [False] * 3
+    budgets.settled("n05")
+    assert woken == []
+    put(records, "n00", "ready")
+    # One that wants none any more gives its turn on.
+    budgets.settled("n01")
+    assert woken == ["n02"]
+    assert granted(budgets, Budget.TEST, "n02") == [True]
+    budgets.settled("n02")
+    assert woken == ["n02", "n03"]
+
+
 def test_a_test_without_answer_takes_no_place_for_ever(budgets: Budgets, records: Records) -> None:
     """Its node is out until somebody looks at it: two such would end the tests of all others."""
     rules, now = Rules(), datetime.now(UTC)

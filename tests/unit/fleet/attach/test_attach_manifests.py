@@ -162,6 +162,8 @@ def test_only_the_nodes_part_is_privileged_and_no_token_lasts() -> None:
         [container] = pod["containers"]
         assert pod["automountServiceAccountToken"] is False
         assert container["securityContext"]["readOnlyRootFilesystem"]
+        # The image has no entry point: arguments alone would be the program.
+        assert container["command"] == ["gpu-burnin" if name == "muster-node" else "muster"]
         if name == "muster-node":
             assert container["securityContext"]["privileged"]
             assert {"operator": "Exists"} in pod["tolerations"]

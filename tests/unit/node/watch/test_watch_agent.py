@@ -599,6 +599,33 @@ class TestRequests:
         bench.tick()
         assert self.answer(bench) == Answer("r1", "refused", "gpu-1: systemd-run cannot start the burn-in")
 
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_a_refusal_for_a_driver_to_come_is_taken_back(self, bench: Bench, restarted: bool) -> None:
+        bench.system.waits_for = "gpu-1: no library of the driver is yet below /driver"
+        bench.gpus(why="libnvidia-ml.so.1 was not found")
+        self.ask(bench)
+        bench.tick()
+        bench.tick(10.0)
+        assert self.answer(bench) == Answer("r1", "refused", bench.system.waits_for)
+        if restarted:
+            bench.restart()
+            bench.gpus(why="libnvidia-ml.so.1 was not found")
+        bench.system.waits_for = ""
+        bench.tick()
+        assert self.answer(bench) is None
+        # It stands on the Node still, or comes anew: it is served.
+        self.ask(bench)
+        bench.tick()
+        assert self.answer(bench) == Answer("r1", "running") and len(bench.system.started) == 1
+
+    def test_another_refusal_stays_when_a_driver_has_come(self, bench: Bench) -> None:
+        self.ask(bench)
+        bench.gpus(healthy(pids=(4711,)))
+        bench.tick()
+        bench.tick(10.0)
+        found = self.answer(bench)
+        assert found is not None and found.state == "refused"
+
     def test_without_nvml_the_burn_in_says_what_is_wrong(self, bench: Bench) -> None:
         bench.gpus(why="libnvidia-ml.so.1 was not found")
         self.ask(bench)

@@ -97,7 +97,8 @@ options:
         default: {}
         version_added: "0.2.0"
       fabric_nics:
-        description: Its NICs in the fabric, as C(fleet_fabric_nics) says them; none is one, with the first of C(addresses).
+        description:
+          - Its NICs in the fabric, as C(fleet_fabric_nics) says them; none is one, with the first of C(addresses).
         type: list
         elements: dict
         default: []
