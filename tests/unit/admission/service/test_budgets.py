@@ -173,7 +173,7 @@ def test_tests_count_those_that_run(budgets: Budgets, records: Records) -> None:
 
 def test_the_end_of_a_test_wakes_the_next_that_waits(records: Records, clock: HandClock) -> None:
     woken: list[str] = []
-    budgets = Budgets(records, 2.0, 0.2, 0.05, lambda fleet: 1, clock, woken.append)
+    budgets = Budgets(records, 2.0, 0.2, 0.05, lambda fleet: 1, clock, wake=woken.append)
     put(records, "n00", "testing", request={"id": "x"})
     assert granted(budgets, Budget.TEST, "n01", "n02", "n03") == [False] * 3
     budgets.settled("n05")
