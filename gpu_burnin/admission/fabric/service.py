@@ -80,6 +80,8 @@ class FabricTests:
     rng: random.Random = field(default_factory=random.Random)
     # The members of each test that is under way; None before the Nodes were looked through.
     _running: dict[str, tuple[str, ...]] | None = None
+    # Those of them whose result is kept and told: their requests alone are left to be taken away.
+    _kept: set[str] = field(default_factory=set)
     _rests_until_s: dict[str, float] = field(default_factory=dict)
     _leaves_due_s: dict[str, float] = field(default_factory=dict)
     _pick_s: float = 0.0
@@ -142,7 +144,7 @@ class FabricTests:
         # With the offer, where a member has it already: each is brought to the same.
         request = max(requests.values(), key=lambda one: bool(one.offer), default=None)
         test = _test_of(request) if request is not None else None
-        if request is None or test is None:
+        if request is None or test is None or test_id in self._kept:
             self._over(test_id, there)
             return
         seen = {name: self._look_at(name, nodes.get(name), requests.get(name)) for name in test.names}
@@ -150,6 +152,7 @@ class FabricTests:
         if step.give is not None:
             self._give(step.give, {name: there[name] for name in there if requests.get(name) != step.give})
         elif step.result is not None and self._keep(request, test, step, step.result):
+            self._kept.add(test_id)
             self._over(test_id, there)
 
     def _request(self, node: Node, test_id: str) -> FabricRequest | None:
@@ -314,16 +317,18 @@ class FabricTests:
                 "the same address; correct fleet_fabric_nics"
             )
             return
+        if not self._give(request, nodes):
+            return
         self._running[request.id] = choice.members
         self.budgets.between = self.budgets.between | set(keys)
         self.journal.say(f"{listed(list(choice.members), 4)} are tested with each other: {choice.why}", test=request.id)
-        self._give(request, nodes)
 
     # Writes.
 
-    def _give(self, request: FabricRequest, nodes: Mapping[str, Node]) -> None:
-        for name, node in nodes.items():
-            self._annotate(name, node, fabric_text(request))
+    def _give(self, request: FabricRequest, nodes: Mapping[str, Node]) -> bool:
+        """Whether one of them has it now; the next step brings it to the others."""
+        given = [self._annotate(name, node, fabric_text(request)) for name, node in nodes.items()]
+        return any(given)
 
     def _over(self, test_id: str, nodes: Mapping[str, Node]) -> None:
         """Take the requests away; the test is over where none is left."""
@@ -331,6 +336,7 @@ class FabricTests:
         mine = {name: node for name, node in nodes.items() if self._request(node, test_id) is not None}
         if all(self._annotate(name, node, None) for name, node in mine.items()):
             del self._running[test_id]
+            self._kept.discard(test_id)
 
     def _annotate(self, name: str, node: Node, text: str | None) -> bool:
         """Whether it is written; where it is not, the Node is read anew and the next step tries again."""
