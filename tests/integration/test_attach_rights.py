@@ -21,6 +21,8 @@ from gpu_burnin.admission.webhook.certificate import AUTHORITY_LASTS, AUTHORITY_
 from gpu_burnin.api.attached import (
     ADMITTER_ACCOUNT,
     AGENT_ACCOUNT,
+    AUTHORITY_ENDS,
+    GATE_OPEN,
     PROBE_ACCOUNT,
     PROVISIONER_ACCOUNT,
     WEBHOOK,
@@ -300,7 +302,9 @@ def test_each_account_may_do_its_work_and_no_more(cluster: Cluster) -> None:
     # The probe: one event of one name in one namespace, and one Node that is never there.
     for place in (("default", "muster-gate"), (SYSTEM_NAMESPACE, "other"), ("kube-system", "muster-gate")):
         assert denied(lambda: probe.apply(*event(*place))), place  # noqa: B023
-    gate_probe._tell(probe, "tried")
+    for reason in (GATE_OPEN, AUTHORITY_ENDS):
+        gate_probe._tell(probe, reason, "tried")
+        assert cluster.api().get(f"{system}/events/muster-gate")["reason"] == reason
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": GATE_PROBE_NODE}, "spec": {"taints": [TAINT]}}
     assert denied(lambda: probe.apply(f"{NODES}/{GATE_PROBE_NODE}?fieldManager=x", node))
     assert denied(
