@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.api import record as record_module
 from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
 from gpu_burnin.api.record import (
     Ask,
@@ -22,7 +23,6 @@ from gpu_burnin.api.record import (
     Spec,
     State,
     Status,
-    Tested as LastTest,
     Transition,
     document,
     status_document,
@@ -44,7 +44,7 @@ def step(before: str, after: str, code: str) -> Transition:
 
 LEFT = (step("new", "ready", "PASS"), step("ready", "suspect", "NODE_UNKNOWN"), step("suspect", "new", "NODE_ABSENT"))
 STATUS = Status(State.NEW, "2026-11-02T00:00:00Z", "NODE_ABSENT", "no Node object", transitions=LEFT)
-PASSED = LastTest(4, "standard", "PASS", "2026-11-01T00:00:00Z")
+PASSED = record_module.Tested(4, "standard", "PASS", "2026-11-01T00:00:00Z")
 
 
 def with_fault(code: str, after: str = "quarantined") -> tuple[Transition, ...]:
