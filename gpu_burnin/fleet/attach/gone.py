@@ -53,7 +53,7 @@ def gone(api: KubeApi, names: Names, now: datetime, least_s: float) -> list[Gone
 def why_it_stays(record: NodeAdmission, now: datetime, least_s: float) -> str:
     """Why the record of a node without Node is kept, "" where nothing speaks for it. Pure."""
     status = record.status
-    if asks := asked(record.spec):
+    if asks := asks_of(record.spec):
         return f"somebody asked for {' and '.join(asks)}"
     if status.power_cycle is not None:
         return f"{status.power_cycle.what} is owed ({status.power_cycle.code})"
@@ -71,7 +71,7 @@ def why_it_stays(record: NodeAdmission, now: datetime, least_s: float) -> str:
     return ""
 
 
-def asked(spec: Spec) -> list[str]:
+def asks_of(spec: Spec) -> list[str]:
     """What people, or plays, ask of a node. Pure."""
     return [f"a {what}" for what in _ASKS if getattr(spec, what) is not None]
 

@@ -204,6 +204,7 @@ def test_of_two_authorities_the_new_one_counts_and_without_a_webhook_none_ends()
     later = datetime(2035, 6, 1, tzinfo=UTC)
     both = renew_authority(old, later, "muster-webhook").certificate
     assert attached.authority_ends_s(webhook(both)) == (later + AUTHORITY_LASTS).timestamp()
-    for one in (webhook(""), webhook("no certificate"), {"webhooks": [{"clientConfig": {}}]}, {"spec": {}}):
+    none: list[dict[str, Any]] = [{"webhooks": [{"clientConfig": {}}]}, {"spec": {}}]
+    for one in (webhook(""), webhook("no certificate"), *none):
         assert attached.authority_ends_s(one) is None
     assert ending(CLOSED, ENDS_S) == ""
