@@ -264,9 +264,10 @@ class KubeApi:
         """Replace an object of the version that `document` has; raises Conflict when it has changed since."""
         return self._json("PUT", path, what or f"replace {path}", document)
 
-    def delete(self, path: str, what: str = "") -> Object:
-        """Delete an object."""
-        return self._json("DELETE", path, what or f"delete {path}")
+    def delete(self, path: str, what: str = "", *, version: str = "") -> Object:
+        """Delete an object. With its resourceVersion: raises Conflict when it has changed since."""
+        only = {"preconditions": {"resourceVersion": version}} if version else None
+        return self._json("DELETE", path, what or f"delete {path}", only)
 
     # Nodes and certificate signing requests.
 

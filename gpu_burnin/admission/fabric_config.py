@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -43,6 +44,13 @@ class FabricRules:
     def on(self) -> bool:
         """Whether there is any test between nodes."""
         return self.every_s > 0 or self.admission is Admission.REQUIRED
+
+
+def with_off(fabric: object) -> object:
+    """The settings as they were meant: `admission: off` without quotes is false in YAML 1.1, for Ansible too. Pure."""
+    if isinstance(fabric, Mapping) and fabric.get("admission") is False:
+        return {**fabric, "admission": Admission.OFF.value}
+    return fabric
 
 
 def problem(rules: FabricRules) -> str:

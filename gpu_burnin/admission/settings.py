@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu_burnin.admission.approve import InventoryNode
 from gpu_burnin.admission.calendar import Window, read_calendar
-from gpu_burnin.admission.fabric_config import FabricRules
+from gpu_burnin.admission.fabric_config import FabricRules, with_off
 from gpu_burnin.admission.fabric_config import problem as fabric_problem
 from gpu_burnin.admission.jobs_config import JobsConfig
 from gpu_burnin.admission.jobs_config import problem as jobs_problem
@@ -119,6 +119,8 @@ def read_settings(path: Path) -> AdmitterConfig:
     if not isinstance(document, Mapping):
         raise SettingsError(f"{path}: must be keys with values; see the role admitter")
     plain = {key: value for key, value in document.items() if key not in ("tests", "calendar")}
+    if "fabric" in plain:
+        plain["fabric"] = with_off(plain["fabric"])
     try:
         config = from_json(AdmitterConfig, plain)
         tests = parse_tests(document["tests"]) if "tests" in document else config.tests

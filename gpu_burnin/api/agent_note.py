@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gpu_burnin.api.remedies import AGENT
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.codec import Misfit, from_json, to_json
@@ -122,4 +123,4 @@ def _read(kind: type[_T], text: str) -> _T:
             raise ValueError(f"longer than {MAX_NOTE_BYTES} bytes")
         return from_json(kind, parse_json(text), tolerant=True)
     except (Misfit, ValueError) as error:
-        raise NoteError(f"the note cannot be read ({error}); restart gpu-burnin-watch on the node") from error
+        raise NoteError(f"the note cannot be read ({error}); restart {AGENT} on the node") from error

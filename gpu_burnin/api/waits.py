@@ -16,7 +16,7 @@ from enum import StrEnum
 from gpu_burnin.api.jobs import GPUS, HOSTNAME, QUEUE_NAME
 from gpu_burnin.api.kueue import Check, Request, Workload
 from gpu_burnin.api.names import LOCAL_QUEUE
-from gpu_burnin.api.remedies import QUEUES
+from gpu_burnin.api.remedies import KUEUE, QUEUES
 from gpu_burnin.system.host_names import fold
 from gpu_burnin.system.prose import listed
 
@@ -134,7 +134,7 @@ def _of_line(job: Workload, around: Surroundings, now: datetime) -> Wait:
         return Wait(Why.PREEMPTING, f"jobs are leaving for it: {message}", since)
     if not message:
         late = (now - since).total_seconds() > _SOON_S
-        up = ": is Kueue up? (`systemctl status kueue`)" if late else ""
+        up = f": is Kueue up? ({KUEUE})" if late else ""
         return Wait(Why.NEW, f"Kueue has not looked at it yet{up}", since)
     return Wait(Why.OTHER, f"Kueue says: {message}", since)
 

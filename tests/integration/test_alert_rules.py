@@ -97,7 +97,7 @@ def test_each_alert_fires_by_its_fault_and_not_without_it(promtool: Path, tmp_pa
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-CHECKED = "muster_gate_checked_timestamp_seconds"
+CHECKED, AUTHORITY = "muster_gate_checked_timestamp_seconds", "muster_gate_authority_ends_timestamp_seconds"
 # Of an attached cluster, where the probe is a pod: the alert, series that raise it, series that do not, when.
 ATTACHED = (
     # Open for two minutes; open for one, as when the cluster went from observing to enforcing.
@@ -110,15 +110,23 @@ ATTACHED = (
     ),
     # It has answered and does so no more; it has never come.
     ("MusterGateNotChecked", {CHECKED: "0x60"}, {CHECKED: "0+30x60"}, "11m"),
+    # An hour's less than half a year is left, and a day more than that.
+    ("MusterGateAuthorityEnds", {AUTHORITY: "15768000x300"}, {AUTHORITY: "15854400x300"}, "1h1m"),
     ("MusterGateNotChecked", {"up": "1x60"}, {CHECKED: "0+30x60"}, "11m"),
 )
+
+
+# What the alert's value is shown as, where it is not 2.
+SHOWN = {"MusterGateAuthorityEnds": "182d 10h 59m 0s"}
 
 
 def test_the_alerts_of_an_attached_cluster_fire_by_their_faults(promtool: Path, tmp_path: Path) -> None:
     tests = []
     for alert, wrong, fine, after in ATTACHED:
         [rule] = [one for group in monitoring.rules()["groups"] for one in group["rules"] if one["alert"] == alert]
-        annotations = {key: re.sub(r"\{\{.*?\}\}", "2", str(text)) for key, text in rule["annotations"].items()}
+        annotations = {
+            key: re.sub(r"\{\{.*?\}\}", SHOWN.get(alert, "2"), str(text)) for key, text in rule["annotations"].items()
+        }
         expected = {"exp_labels": rule["labels"], "exp_annotations": annotations}
         case = Case(alert, wrong, fine, after, annotations["summary"])
         tests += [_test(case, wrong, [expected], "wrong"), _test(case, fine, [], "fine")]
@@ -146,10 +154,12 @@ def test_an_alert_is_tested_with_all_that_it_reads() -> None:
 def test_no_alert_is_without_a_test_and_a_runbook() -> None:
     alerts = _alerts()
     assert {case.alert for case in cases()} == set(alerts)
+    attached = {one["alert"] for group in monitoring.rules()["groups"] for one in group["rules"]}
+    assert {alert for alert, *_ in ATTACHED} == attached
     sections = {
         line.removeprefix("## ").strip() for line in RUNBOOK.read_text().splitlines() if line.startswith("## Muster")
     }
-    assert sections == set(alerts)
+    assert sections == set(alerts) | attached
     for name, rule in alerts.items():
         # It may depend on the host.
         assert set(re.sub(r"\{\{.*?\}\}", " ", rule["labels"]["severity"]).split()) <= {"page", "ticket"}

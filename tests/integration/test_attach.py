@@ -24,6 +24,7 @@ from gpu_burnin.api.attached import (
     AGENT_ACCOUNT,
     GATE_CONFIG,
     GATE_KEY,
+    GATE_OPEN,
     PROBE_ACCOUNT,
     WEBHOOK,
     Mode,
@@ -279,7 +280,7 @@ def watch_the_gate(cluster: Cluster) -> None:
     assert "ValidatingAdmissionPolicyBinding/muster-node-gate.attached is gone" in said[0]
     event = api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events/muster-gate")
     assert "GATE OPEN" in cluster.muster("status").stdout
-    assert event["reason"] == gate_probe.EVENT and "is gone" in event["message"]
+    assert event["reason"] == GATE_OPEN and "is gone" in event["message"]
     # The numbers are those of a fleet's probe, so its alert is.
     watch = gate_probe.Watch(probe, folder, 60.0)
     watch.look(said.append)

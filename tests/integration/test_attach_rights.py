@@ -21,6 +21,8 @@ from gpu_burnin.admission.webhook.certificate import AUTHORITY_LASTS, AUTHORITY_
 from gpu_burnin.api.attached import (
     ADMITTER_ACCOUNT,
     AGENT_ACCOUNT,
+    AUTHORITY_ENDS,
+    GATE_OPEN,
     PROBE_ACCOUNT,
     PROVISIONER_ACCOUNT,
     WEBHOOK,
@@ -28,11 +30,13 @@ from gpu_burnin.api.attached import (
     account_user,
 )
 from gpu_burnin.api.names import GATE_PROBE_NODE, SYSTEM_NAMESPACE
-from gpu_burnin.fleet.attach import course
+from gpu_burnin.api.record import NodeAdmission, document
+from gpu_burnin.fleet.attach import course, gone
 from gpu_burnin.fleet.attach.ability import Need, handed_out, on
 from gpu_burnin.fleet.attach.discover import capabilities
 from gpu_burnin.fleet.attach.manifests import parts
 from tests.integration.attach_cluster import ADMISSIONS, ENROLMENTS, NAMES, SETTINGS, TAINT, Cluster, denied, started
+from tests.integration.attach_rights import event, looked_at, rules_of
 from tests.integration.gate import NODES
 from tests.integration.kube import MERGE_PATCH, until
 
@@ -221,13 +225,6 @@ def test_a_later_comparison_stands_in_ledger_and_decision(cluster: Cluster) -> N
         assert admin.request("DELETE", f"{of}/{kind}/{name}", headers=user).status == 200, kind
 
 
-def event(namespace: str, name: str) -> tuple[str, dict[str, Any]]:
-    path = f"/api/v1/namespaces/{namespace}/events/{name}?fieldManager=x&force=true"
-    about = {"kind": "ConfigMap", "name": "x", "namespace": namespace, "apiVersion": "v1"}
-    metadata = {"name": name, "namespace": namespace}
-    return path, {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": about, "reason": "x"}
-
-
 def test_each_account_may_do_its_work_and_no_more(cluster: Cluster) -> None:
     cluster.attach(SETTINGS.mode)
     mine = cluster.machine("gpu-mine")
@@ -294,38 +291,20 @@ def test_each_account_may_do_its_work_and_no_more(cluster: Cluster) -> None:
             "delete/get/patch nodeenrolments",
             "get nodes",
         ],
-        PROBE_ACCOUNT: ["create/patch events", "create/patch nodes", f"get {_looked_at(cluster)}"],
+        PROBE_ACCOUNT: ["create/patch events", "create/patch nodes", f"get {looked_at()}"],
         "default": [],
     }
     # The probe: one event of one name in one namespace, and one Node that is never there.
     for place in (("default", "muster-gate"), (SYSTEM_NAMESPACE, "other"), ("kube-system", "muster-gate")):
         assert denied(lambda: probe.apply(*event(*place))), place  # noqa: B023
-    gate_probe._tell(probe, "tried")
+    for reason in (GATE_OPEN, AUTHORITY_ENDS):
+        gate_probe._tell(probe, reason, "tried")
+        assert cluster.api().get(f"{system}/events/muster-gate")["reason"] == reason
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": GATE_PROBE_NODE}, "spec": {"taints": [TAINT]}}
     assert denied(lambda: probe.apply(f"{NODES}/{GATE_PROBE_NODE}?fieldManager=x", node))
     assert denied(
         lambda: probe.apply(f"{NODES}/gpu-x?fieldManager=x&dryRun=All", {**node, "metadata": {"name": "gpu-x"}})
     )
-
-
-def _looked_at(cluster: Cluster) -> str:
-    kinds = ("mutatingwebhookconfigurations", "validatingadmissionpolicies", "validatingadmissionpolicybindings")
-    return ",".join(sorted(kinds))
-
-
-def rules_of(api: KubeApi) -> list[dict[str, Any]]:
-    """What RBAC lets an account do in Muster's namespace, but for what it lets anybody."""
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectRulesReview",
-        "spec": {"namespace": SYSTEM_NAMESPACE},
-    }
-    answer = api.create("/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", review)
-    return [
-        one
-        for one in answer["status"]["resourceRules"]
-        if not {"authorization.k8s.io", "authentication.k8s.io"} & set(one["apiGroups"])
-    ]
 
 
 def test_what_a_stolen_token_leaves_behind_is_harmless(cluster: Cluster) -> None:
@@ -392,3 +371,24 @@ def test_what_a_stolen_token_leaves_behind_is_harmless(cluster: Cluster) -> None
     assert left.returncode == 2 and "gpu-kept (example.com/held)" in left.stderr, left.stderr
     cluster.api().merge(f"{ADMISSIONS}/gpu-kept", {"metadata": {"finalizers": None}})
     assert cluster.muster("detach", "--cluster", "test").returncode == 0
+
+
+def test_the_record_of_a_node_that_is_gone_is_removed_as_it_was_read(cluster: Cluster) -> None:
+    cluster.attach(SETTINGS.mode)
+    provisioner, admitter = (KubeApi(cluster.bearer(one)) for one in (PROVISIONER_ACCOUNT, ADMITTER_ACCOUNT))
+    missed = {"state": "new", "since": "2026-01-01T00:00:00Z", "code": "NODE_ABSENT", "message": "no Node object"}
+    for name in ("gone-1", "gone-2"):
+        provisioner.create(ADMISSIONS, document(NodeAdmission(name), NAMES))
+        admitter.merge(f"{ADMISSIONS}/{name}/status", {"status": missed})
+    held = {"who": account_user(PROVISIONER_ACCOUNT), "why": "x", "since": "2026-01-01T00:00:00Z"}
+    found = {one.name: one for one in gone.gone(cluster.api(), NAMES, datetime.now(UTC), 60.0)}
+    assert [found[name].stays for name in ("gone-1", "gone-2")] == ["", ""]
+    provisioner.merge(f"{ADMISSIONS}/gone-2", {"spec": {"repair": held}})
+    assert gone.remove(provisioner, NAMES, found["gone-2"]) == "it has changed meanwhile"
+    # The admitter, and a person in his own name, may not.
+    for api in (admitter, cluster.api()):
+        assert denied(lambda: api.delete(f"{ADMISSIONS}/gone-1"))  # noqa: B023
+    done = cluster.muster("attach", "forget", "--gone", "60s")
+    assert done.returncode == 0, done.stderr
+    assert {"gone-1  removed", "gone-2  stays: somebody asked for a repair"} <= set(done.stdout.splitlines())
+    assert cluster.api().find(f"{ADMISSIONS}/gone-1") is None and cluster.api().find(f"{ADMISSIONS}/gone-2")

@@ -240,6 +240,10 @@ class FakeApi:
         key = f"{namespace}/{name}" if namespace else name
         if key not in objects:
             raise Refused(404, f'{resource} "{name}" not found')
+        if method == "DELETE":
+            wanted = ((body or {}).get("preconditions") or {}).get("resourceVersion")
+            if wanted not in (None, objects[key]["metadata"]["resourceVersion"]):
+                raise Refused(409, "Precondition failed: ResourceVersion")
         if method == "DELETE" or (method == "POST" and subresource == "eviction"):
             self.remove(resource, key)
             return {"kind": "Status", "status": "Success"}

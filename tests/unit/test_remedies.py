@@ -15,7 +15,7 @@ from gpu_burnin.api import remedies
 from gpu_burnin.api.attached import Mode
 
 ROOT = Path(gpu_burnin.__file__).parent
-BUILT = ("site.yml", "playbooks/", "ansible-playbook")
+BUILT = ("site.yml", "playbooks/", "ansible-playbook", "give --state,", "/var/log/kubernetes", "systemctl status")
 # Modules that no attached cluster reaches, and why not.
 ONLY_BUILT = {
     "admission/gate_probe/ask.py": "the probe of an API server's own host",
@@ -26,6 +26,7 @@ ONLY_BUILT = {
     "admission/decide/outlook.py": "has other words where attached: see below",
     "api/remedies.py": "has both",
     "api/machine_power.py": "machines that the scaler switches",
+    "cli/muster/gate_probe.py": "the default of the probe of an API server's own host",
     "cli/main.py": "names the command of a playbook",
     "cli/muster/fabric_run.py": "runs playbooks",
     "cli/muster/inventory_option.py": "an inventory",
@@ -37,12 +38,14 @@ ONLY_BUILT = {
     "fleet/cluster/status_text.py": "has other words where attached",
     "fleet/driver_upgrade": "a playbook's",
     "fleet/fabric": "runs playbooks",
+    "fleet/jobs/audit_logs.py": "reads them on the hosts of a fleet's API servers",
     "fleet/image": "machine images of a fleet",
     "fleet/monitoring": "the fleet's own Prometheus",
     "fleet/plan": "an inventory",
     "fleet/repair": "a playbook's",
     "fleet/roll": "runs playbooks",
     "fleet/waves": "runs playbooks",
+    "node/fabric": "there are no tests between nodes where attached",
     "node/enrol": "machine images of a fleet",
     "scaler": "a service of the fleet's",
 }
@@ -82,7 +85,17 @@ def test_the_list_of_what_only_a_fleet_reaches_is_no_longer_than_it_must_be() ->
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVING, Mode.ENFORCING])
 def test_remedies_of_an_attached_cluster_name_nothing_of_a_fleet(mode: Mode) -> None:
-    for said in (remedies.agent(mode), remedies.admitters(mode), remedies.admit("gpu-1", mode)):
-        assert not [word for word in (*BUILT, "systemctl", "inventory", "gpu-burnin-watch") if word in said]
+    alone = (remedies.agent(mode), remedies.admitters(mode), remedies.admit("gpu-1", mode))
+    for said in (*alone, remedies.reports(mode), remedies.audits(mode)):
+        built = (*BUILT, "systemctl", "inventory", "gpu-burnin-watch", "--state", "/var/log")
+        assert not [word for word in built if word in said]
     assert "site.yml" in remedies.admit("gpu-1", Mode.BUILT)
     assert "systemctl" in remedies.admitters(Mode.BUILT)
+    assert "--state" in remedies.reports(Mode.BUILT) and "audit.log" in remedies.audits(Mode.BUILT)
+
+
+@pytest.mark.parametrize(
+    "said", [remedies.reports(None), remedies.audits(None), remedies.ADMITTERS, remedies.AGENT, remedies.KUEUE]
+)
+def test_where_nobody_knows_which_it_is_both_are_named(said: str) -> None:
+    assert "where attached" in said

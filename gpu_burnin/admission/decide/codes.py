@@ -91,7 +91,8 @@ CODES: Mapping[str, tuple[str, str]] = {
     "LEDGER_RESTORED": (
         "etcd was restored to an older state, so the ledger may have forgotten a fault of the node: no new work",
         "Nothing, if its agent runs and is newer than 0.2.0: the node comes back when the agent has spoken; else look "
-        "at `systemctl status gpu-burnin-watch` on it, or ask for a test: muster node retest NODE --reason REASON.",
+        "at `systemctl status gpu-burnin-watch` on it, or where attached at its pod of muster-node, or ask for a test: "
+        "muster node retest NODE --reason REASON.",
     ),
     "MAINTENANCE": (
         "A maintenance window of the node is near or open",

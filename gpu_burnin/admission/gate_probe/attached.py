@@ -5,6 +5,7 @@ A cluster admin can take any of them away, and nothing in the cluster can keep h
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, Object, node_path
 from gpu_burnin.admission.objects import path_of, shown_name
-from gpu_burnin.api.attached import GATE, GATE_CONFIG, GATE_EVENT_NAME, GATE_KEY, Mode
+from gpu_burnin.admission.webhook.certificate import AUTHORITY_RENEWED, Pair
+from gpu_burnin.api.attached import AUTHORITY_ENDS, GATE, GATE_CONFIG, GATE_EVENT_NAME, GATE_KEY, GATE_OPEN, Mode
 from gpu_burnin.api.names import GATE_PROBE_NODE, READY_LABEL, SYSTEM_NAMESPACE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 from gpu_burnin.system.exposition import Family, page
 from gpu_burnin.system.files import parse_json, read_text
 
 _FORBIDDEN = 403
-EVENT = "MusterGateOpen"
+# Whoever attaches within the last AUTHORITY_RENEWED makes another authority. The alert has the same number.
+WARNED_S = (AUTHORITY_RENEWED / 2).total_seconds()
 # A look that is so many turns late, and no API server is that slow, hangs.
 _MOST_SILENT, _SLOW_S = 3, 300.0
 # Where an object of the gate says what it does.
@@ -40,18 +43,44 @@ class Gate:
     """What is wrong, a sentence each, and what could not be asked.
 
     `refused`: whether a Node that nobody admitted was refused; `changed`: of how many objects there is less or other
-    than was written. None where that could not be asked.
+    than was written. None where that could not be asked. `authority_ends_s`: until when the API server believes the
+    webhook, in seconds since 1970; None where none is.
     """
 
     wrong: tuple[str, ...]
     unknown: tuple[str, ...]
     refused: bool | None = None
     changed: int | None = None
+    authority_ends_s: float | None = None
 
     @property
     def exit_code(self) -> int:
         """0 in force, 1 not, 3 not known."""
         return EXIT_FAIL if self.wrong else EXIT_INCONCLUSIVE if self.unknown else EXIT_PASS
+
+
+def authority_ends_s(webhook: Object) -> float | None:
+    """When the authority ends that the API server believes, of the first hook with one; None for none. Pure."""
+    for hook in webhook.get("webhooks") or ():
+        try:
+            text = base64.b64decode(hook["clientConfig"]["caBundle"]).decode("ascii")
+            return Pair(text, "").ends.timestamp()
+        except (KeyError, TypeError, ValueError):
+            continue
+    return None
+
+
+def ending(gate: Gate, now_s: float) -> str:
+    """That the webhook's authority ends soon, or has; "" where it does not. Pure."""
+    ends_s = gate.authority_ends_s
+    if ends_s is None or ends_s - now_s >= WARNED_S:
+        return ""
+    day = datetime.fromtimestamp(ends_s, UTC).strftime("%Y-%m-%d")
+    when = f"ends on {day}" if ends_s > now_s else f"has ended on {day}"
+    return (
+        f"the webhook's authority {when}, and after that no GPU Node joins that brings no taint itself: run `muster "
+        "attach` again, or `helm upgrade` of its chart, which makes another one"
+    )
 
 
 def differs(found: Any, wanted: Any, key: str = "") -> str:
@@ -100,6 +129,7 @@ def look(api: KubeApi, wanted: Wanted) -> Gate:
     """Compare each object, and ask by a dry run for what the gate must refuse."""
     wrong: list[str] = []
     unknown: list[str] = []
+    ends_s: float | None = None
     for one in wanted.objects:
         name = shown_name(one)
         try:
@@ -110,6 +140,7 @@ def look(api: KubeApi, wanted: Wanted) -> Gate:
         if found is None:
             wrong.append(f"{name} is gone: the gate is open")
             continue
+        ends_s = authority_ends_s(found) if ends_s is None else ends_s
         if place := changed_at(found, one):
             wrong.append(f"{name} was changed at {place}: the gate may be open")
     # One that cannot be read hides nothing that was found of the others.
@@ -121,7 +152,7 @@ def look(api: KubeApi, wanted: Wanted) -> Gate:
         unknown.append(str(error))
     if refused is False:
         wrong.append("a Node that nobody admitted is not refused: the gate is open")
-    return Gate(tuple(wrong), tuple(unknown), refused, changed)
+    return Gate(tuple(wrong), tuple(unknown), refused, changed, ends_s)
 
 
 def read_wanted(folder: Path) -> Wanted:
@@ -134,14 +165,15 @@ def read_wanted(folder: Path) -> Wanted:
         raise ApiError(f"{folder}: cannot be read ({error}); mount the ConfigMap {GATE_CONFIG}") from error
 
 
-def once(api: KubeApi, folder: Path, say: Callable[[str], None]) -> Gate:
-    """One look. What is wrong is said, and written as an event of the namespace."""
+def once(api: KubeApi, folder: Path, say: Callable[[str], None], clock: Callable[[], float] = time.time) -> Gate:
+    """One look. What is wrong, or will be, is said, and written as an event of the namespace."""
     gate = look(api, read_wanted(folder))
-    for sentence in (*gate.wrong, *gate.unknown):
+    soon = ending(gate, clock())
+    for sentence in (*gate.wrong, *gate.unknown, *([soon] if soon else [])):
         say(sentence)
-    if gate.wrong:
+    if gate.wrong or soon:
         try:
-            _tell(api, "; ".join(gate.wrong)[:1000])
+            _tell(api, *((GATE_OPEN, "; ".join(gate.wrong)[:1000]) if gate.wrong else (AUTHORITY_ENDS, soon)))
         except (ApiError, Conflict) as error:
             say(str(error))
     return gate
@@ -158,7 +190,7 @@ class Watch:
 
     def look(self, say: Callable[[str], None]) -> Gate:
         """Once; a gate that is in force is said after a look that did not find it so."""
-        before, gate = self._gate, once(self._api, self._folder, say)
+        before, gate = self._gate, once(self._api, self._folder, say, self._clock)
         if gate.exit_code == EXIT_PASS and (before is None or before.exit_code != EXIT_PASS):
             say("the gate is in force")
         self._gate, self._looked_s = gate, self._clock()
@@ -175,10 +207,12 @@ class Watch:
     def numbers(self) -> bytes:
         """For Prometheus. What could not be asked has no number, only the time of the last whole look."""
         gate = self._gate or Gate((), ())
+        ends_s = None if gate.authority_ends_s is None else round(gate.authority_ends_s)
         found = (
             ("gate_refused", "1 when a node without the taint was refused by the gate.", gate.refused),
             ("gate_objects_changed", "Objects of the gate that are gone or not as they were written.", gate.changed),
             ("gate_checked_timestamp_seconds", "When the whole gate was last looked at.", round(self._checked_s)),
+            ("gate_authority_ends_timestamp_seconds", "When the webhook's authority ends, where one is.", ends_s),
         )
         return page("muster_", (Family(name, "gauge", text, (({}, value),)) for name, text, value in found)).encode()
 
@@ -202,8 +236,8 @@ def refuses(api: KubeApi, *, enforcing: bool) -> bool:
     return False
 
 
-def _tell(api: KubeApi, message: str) -> None:
-    """One event, whose count and time move: it is there as long as the gate is open, and an hour after."""
+def _tell(api: KubeApi, reason: str, message: str) -> None:
+    """One event, whose time moves: it is there as long as its reason, and an hour after."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     name, path = GATE_EVENT_NAME, f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events"
     event = {
@@ -216,10 +250,10 @@ def _tell(api: KubeApi, message: str) -> None:
             "namespace": SYSTEM_NAMESPACE,
             "apiVersion": "v1",
         },
-        "reason": EVENT,
+        "reason": reason,
         "message": message,
         "type": "Warning",
         "source": {"component": "muster-gate-probe"},
         "lastTimestamp": now,
     }
-    api.apply(f"{path}/{name}?fieldManager=muster-gate-probe&force=true", event, "tell that the gate is open")
+    api.apply(f"{path}/{name}?fieldManager=muster-gate-probe&force=true", event, "tell how the gate stands")

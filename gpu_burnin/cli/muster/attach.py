@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 
 from gpu_burnin.api.names import Names
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
+from gpu_burnin.cli.options import duration, goes_with
 
 _CLUSTER = click.option(
     "--cluster",
@@ -234,16 +236,56 @@ def approve(
 
 
 @attach.command("forget")
-@click.argument("name", metavar="NODE")
+@click.argument("name", metavar="[NODE]", required=False)
+@click.option(
+    "--gone",
+    "gone_s",
+    type=duration,
+    metavar="DURATION",
+    help="Instead: remove the records of nodes whose Nodes are gone for so long, such as 14d. What has a fault, or is "
+    "asked for something, stays.",
+)
+@click.option("--dry-run", is_flag=True, help="With --gone: say what would be removed, and remove nothing.")
+@_JSON
 @click.pass_obj
-def forget(place: tuple[Path, str], name: str) -> None:
-    """Have a node's agent say anew who it is, as after its state directory was lost; then approve it with --again."""
+def forget(place: tuple[Path, str], name: str | None, gone_s: float | None, dry_run: bool, as_json: bool) -> None:
+    """Have a node's agent say anew who it is, as after its state directory was lost; then approve it with --again.
+
+    With --gone remove what is left of nodes that an autoscaler has taken away.
+    """
     from gpu_burnin.fleet.attach import approve as approving
 
+    if (name is None) == (gone_s is None):
+        raise click.UsageError("give a NODE, or --gone DURATION")
     kubeconfig, domain = place
+    if gone_s is not None:
+        _forget_gone(kubeconfig, Names(domain), gone_s, dry_run=dry_run, as_json=as_json)
+        return
+    assert name is not None
+    goes_with("dry_run", "--gone", present=False)
     with approving.provisioner(connect(kubeconfig), kubeconfig.expanduser()) as provisioner:
         approving.forget(provisioner, Names(domain), name)
-    click.echo(f"{name}: forgotten; its agent says within a minute who it is")
+    said = "forgotten; its agent says within a minute who it is"
+    click.echo(json.dumps({"node": name, "forgotten": True}) if as_json else f"{name}: {said}")
+
+
+def _forget_gone(kubeconfig: Path, names: Names, gone_s: float, *, dry_run: bool, as_json: bool) -> None:
+    from gpu_burnin.fleet.attach import approve as approving
+    from gpu_burnin.fleet.attach import gone
+
+    api = connect(kubeconfig)
+    found = gone.gone(api, names, datetime.now(UTC), gone_s)
+    if not dry_run and any(not one.stays for one in found):
+        with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
+            found = [one if one.stays else replace(one, stays=gone.remove(provisioner, names, one)) for one in found]
+    if as_json:
+        click.echo(json.dumps([gone.to_json(one, removed=not (dry_run or one.stays)) for one in found], indent=1))
+        return
+    done = "would be removed" if dry_run else "removed"
+    for one in found:
+        click.echo(f"{one.name}  {f'stays: {one.stays}' if one.stays else done}")
+    if not found:
+        click.echo("each node of the ledger has a Node")
 
 
 @click.command()

@@ -17,7 +17,7 @@ from typing import Any
 from gpu_burnin.admission.client import NODES, Gone, KubeApi, admissions_path
 from gpu_burnin.admission.service.pause import Pause
 from gpu_burnin.admission.waiting import ONE_BY_ONE
-from gpu_burnin.api.attached import GATE_EVENT_NAME, Attached, Mode, attached_path, parse_attached
+from gpu_burnin.api.attached import AUTHORITY_ENDS, GATE_EVENT_NAME, Attached, Mode, attached_path, parse_attached
 from gpu_burnin.api.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.never_came import newest_of
@@ -69,7 +69,7 @@ class Snapshot:
 
     `brake` says which nodes should be out and are not, "" where there are none. `short` says what teams lack of nodes
     of their own. `attached` is how Muster stands to a cluster of others, None to its own; `gate` what its probe said
-    is wrong with the gate.
+    is wrong with the gate, `authority` that the webhook's ends.
     """
 
     rows: tuple[Row, ...]
@@ -81,6 +81,7 @@ class Snapshot:
     short: tuple[str, ...] = ()
     attached: Attached | None = None
     gate: str = ""
+    authority: str = ""
 
     @property
     def mode(self) -> Mode:
@@ -147,6 +148,7 @@ class Snapshot:
             "short": [*self.short],
             "mode": str(self.mode),
             "gate": self.gate,
+            "authority": self.authority,
         }
 
 
@@ -265,7 +267,16 @@ def _never_came(found: Row, reports: Path | None) -> Row:
 
 def _news(fleet: Snapshot) -> object:
     """What of it is news: not that time goes by."""
-    return fleet.rows, fleet.leader.name, fleet.leader.alive, fleet.pause, fleet.brake, fleet.short, fleet.gate
+    return (
+        fleet.rows,
+        fleet.leader.name,
+        fleet.leader.alive,
+        fleet.pause,
+        fleet.brake,
+        fleet.short,
+        fleet.gate,
+        fleet.authority,
+    )
 
 
 def _snapshot(
@@ -278,19 +289,20 @@ def _snapshot(
     brake = _brake(api, ordered, nodes, now)
     config = api.find(attached_path(), "read how Muster is attached")
     attached = None if config is None else parse_attached(config)
-    gate = "" if attached is None else _open_gate(api, now)
+    reason, said = ("", "") if attached is None else _of_gate(api, now)
+    gate, authority = ("", said) if reason == AUTHORITY_ENDS else (said, "")
     pause = standing_pause(api, now)
-    return Snapshot(ordered, leader, pause, now, api.server, brake, _short(api, ordered), attached, gate)
+    return Snapshot(ordered, leader, pause, now, api.server, brake, _short(api, ordered), attached, gate, authority)
 
 
-def _open_gate(api: KubeApi, now: datetime) -> str:
-    """What the probe of an attached cluster said of the gate within the last minutes."""
+def _of_gate(api: KubeApi, now: datetime) -> tuple[str, str]:
+    """What the probe of an attached cluster said of the gate within the last minutes: a reason, and why."""
     event = api.find(f"{_ALARMS}/{GATE_EVENT_NAME}", "read what the gate's probe said") or {}
     try:
         age_s = (now - parse_rfc3339(str(event.get("lastTimestamp")))).total_seconds()
     except ValueError:
-        return ""
-    return str(event.get("message") or "") if age_s < _ALARM_S else ""
+        return "", ""
+    return (str(event.get("reason") or ""), str(event.get("message") or "")) if age_s < _ALARM_S else ("", "")
 
 
 def _short(api: KubeApi, rows: Sequence[Row]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from gpu_burnin.admission.decide.words import active
 from gpu_burnin.admission.view import Patch
 from gpu_burnin.api.names import PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import Ask, NodeAdmission, State, parse
+from gpu_burnin.api.remedies import ADMITTERS
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.cluster.admissions import LEASE_PATH, PAUSE_PATH, leader_of, standing_pause
 from gpu_burnin.system.clock import parse_rfc3339
@@ -121,10 +122,7 @@ def hindrance(api: KubeApi, verb: Verb, now: datetime) -> str:
         raise
     if leader_of(lease, now).alive:
         return ""
-    return (
-        "no admitter leads: nothing follows until one does (`systemctl status muster-admitter` on the API servers' "
-        "hosts)"
-    )
+    return f"no admitter leads: nothing follows until one does ({ADMITTERS})"
 
 
 def _version(record: NodeAdmission) -> dict[str, Any]:

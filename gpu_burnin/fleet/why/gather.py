@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from gpu_burnin.admission.client import ApiError, KubeApi, admissions_path, node_path
+from gpu_burnin.api import remedies
+from gpu_burnin.api.attached import Mode, attached_path, parse_attached
 from gpu_burnin.api.machine_power import MachineError
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, RecordError, parse
@@ -116,17 +118,19 @@ def machine_entries(found: Gathered, api: KubeApi, names: Names, node: str) -> l
     return [*of_machine(machine)] if machine is not None else []
 
 
-def add_files(found: Gathered, node: str, pods: frozenset[str], files: Files, since: datetime, now: datetime) -> None:
+def add_files(
+    found: Gathered, api: KubeApi, node: str, pods: frozenset[str], files: Files, since: datetime, now: datetime
+) -> None:
+    """The entries of files, and how to have those that were not given."""
+    mode = _mode(api) if files.state is None or not files.audits else None
     if files.state is None:
-        found.missing.append("reports and plays: give --state, the inventory's fleet_state_dir")
+        found.missing.append(remedies.reports(mode))
     elif node:
         state = files.state
         found.take(lambda: [*of_report(state / REPORTS, node)])
         found.take(lambda: [*of_history(state / FILE, node, since, now)])
     if not files.audits:
-        found.missing.append(
-            "what people did by the API: give --audit FILE, a copy of /var/log/kubernetes/audit.log of each API server"
-        )
+        found.missing.append(remedies.audits(mode))
     for path in files.audits:
         try:
             entries, garbage = of_audit(path, node, pods, since)
@@ -135,6 +139,15 @@ def add_files(found: Gathered, node: str, pods: frozenset[str], files: Files, si
             continue
         found.entries += entries
         found.missing += [garbage] if garbage else []
+
+
+def _mode(api: KubeApi) -> Mode | None:
+    """How Muster stands to the cluster; None where that cannot be read, which changes no more than words."""
+    try:
+        config = api.find(attached_path(), "read how Muster is attached")
+        return Mode.BUILT if config is None else parse_attached(config).mode
+    except GpuBurninError:
+        return None
 
 
 def put_together(

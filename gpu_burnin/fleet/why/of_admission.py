@@ -9,6 +9,7 @@ from gpu_burnin.admission.decide.outlook import TAKEN_OUT
 from gpu_burnin.api.agent_note import AgentNote, Maintenance, NoteError, read_note
 from gpu_burnin.api.names import ADMITTER_USER, Names
 from gpu_burnin.api.record import Ask, NodeAdmission, State, Tested, Transition
+from gpu_burnin.api.remedies import AGENT
 from gpu_burnin.fleet.why.entry import Entry, Source, What, kind_of_finding
 from gpu_burnin.hardware import load_reasons
 from gpu_burnin.system.clock import time_of
@@ -89,7 +90,7 @@ def note_of(node: Mapping[str, Any] | None, names: Names) -> tuple[AgentNote | N
         return None, "there is no Node object: kubelet has not registered it"
     text = ((node.get("metadata") or {}).get("annotations") or {}).get(names.agent)
     if not text:
-        return None, "the agent has left no note on the Node (gpu-burnin-watch)"
+        return None, f"the agent has left no note on the Node ({AGENT})"
     try:
         return read_note(str(text)), ""
     except NoteError as error:

@@ -76,7 +76,8 @@ def story_of_job(
     found.entries = [replace(one, quiet=True) if _follows(one, effect) else one for one in found.entries]
     node = effect.node if effect is not None else ""
     gang = _add_nodes(found, api, names, job, wait, effect)
-    add_files(found, node, frozenset({*entries.pods_by_key(job), *(one.pod for one in ends)}), files, since, now)
+    pods = frozenset({*entries.pods_by_key(job), *(one.pod for one in ends)})
+    add_files(found, api, node, pods, files, since, now)
     fabric = () if wait is not None or _well(item) else _fabric(found, api, names, job, files, effect, now)
     asked = Asked(job.key, "job", job.namespace, job.name, ended)
     gone = len({one.pod for one in ends} - {*entries.pods_by_key(job)})

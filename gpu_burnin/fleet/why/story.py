@@ -106,7 +106,7 @@ def _of_node(api: KubeApi, names: Names, node: str, files: Files, since: datetim
     pods = list(api.items("/api/v1/pods", "list the node's pods", fieldSelector=f"spec.nodeName={node}"))
     for pod in pods:
         found.entries += (entry for entry in of_pod(pod) if entry.what in _OF_PODS)
-    add_files(found, node, frozenset(key_of(pod) for pod in pods), files, since, now)
+    add_files(found, api, node, frozenset(key_of(pod) for pod in pods), files, since, now)
     out = out_of_service(record) if record else None
     effect = next((one for one in found.entries if out and _is_of(one, out)), None)
     if record is None or record.status.accepted is None:
@@ -153,7 +153,7 @@ def _of_pods(
         found.entries += of_event(event, node)
     if node:
         add_node(found, api, names, node)
-    add_files(found, node, frozenset({key, *present, *gone}), files, since, now)
+    add_files(found, api, node, frozenset({key, *present, *gone}), files, since, now)
     return put_together(asked, node, _pods_stand(asked, pods, len(gone)), found, effect, api, now, since)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_burnin.admission.fabric_config import Admission, FabricRules
 from gpu_burnin.admission.jobs_config import JobsConfig, QueueConfig
 from gpu_burnin.admission.settings import read_settings
 from gpu_burnin.errors import GpuBurninError
@@ -58,9 +59,18 @@ def test_nothing_needs_to_be_given(tmp_path: Path) -> None:
     assert jobs == JobsConfig(window_s=3600, wait_s=600)
 
 
+@pytest.mark.parametrize("text", ["off", "'off'", '"off"', "false"])
+def test_off_needs_no_quotes(tmp_path: Path, text: str) -> None:
+    config = read_settings(write(tmp_path / "admitter.yaml", f"fabric: {{admission: {text}, every_s: 3600}}"))
+    assert config.fabric == FabricRules(Admission.OFF, every_s=3600.0)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("fabric: {admission: on}", r"fabric\.admission: none of 'off', 'required': True"),
+        ("fabric: {admission: 0}", r"fabric\.admission: none of 'off', 'required': 0"),
+        ("fabric: off", "fabric: not an object: False"),
         ("domian: x.org", "domian"),
         ("domain: x_y", "domain is 'x_y'; give a DNS name"),
         ("listen: nowhere", "listen is 'nowhere'; give ADDRESS:PORT"),

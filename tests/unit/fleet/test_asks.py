@@ -50,7 +50,7 @@ def test_a_hold_names_the_user_of_the_api_and_its_end(api: FakeApi, tmp_path: Pa
     assert done.exit_code == 0, done.output
     assert done.stdout == (
         "gpu-1: hold asked for; no admitter leads: nothing follows until one does (`systemctl status muster-admitter` "
-        "on the API servers' hosts)\n"
+        "on the API servers' hosts, or where attached `kubectl get pods --namespace muster-system`)\n"
     )
     written = spec(api, "gpu-1")["hold"]
     assert written["who"] == "ann@example.com" and written["why"] == "spare for ops"

@@ -13,7 +13,16 @@ from click.testing import CliRunner, Result
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.decide.outlook import TAKEN_OUT
-from gpu_burnin.api.names import GPU_LABEL, TEAM_LABEL
+from gpu_burnin.api.attached import (
+    ATTACHED_CONFIG,
+    AUTHORITY_ENDS,
+    GATE_EVENT_NAME,
+    GATE_OPEN,
+    Attached,
+    Mode,
+    parse_gpu_nodes,
+)
+from gpu_burnin.api.names import GPU_LABEL, SYSTEM_NAMESPACE, TEAM_LABEL
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.cluster import admissions, status_page, status_text
 from gpu_burnin.fleet.monitoring.numbers import nothing
@@ -290,3 +299,19 @@ def test_a_watch_that_is_too_old_lists_again(api: FakeApi, tmp_path: Path) -> No
     api.put("nodeadmissions", admission("gpu-0", "suspect"))
     api.oldest = api.version
     assert next(shown).states["suspect"] == 1
+
+
+@pytest.mark.parametrize(("reason", "word"), [(AUTHORITY_ENDS, "AUTHORITY ENDS"), (GATE_OPEN, "GATE OPEN")])
+def test_what_the_gates_probe_has_found_is_told_as_what_it_is(
+    reason: str, word: str, api: FakeApi, tmp_path: Path
+) -> None:
+    of = Attached(Mode.ENFORCING, parse_gpu_nodes(("a=b",)), "0")
+    place = {"namespace": SYSTEM_NAMESPACE}
+    api.put("configmaps", {"metadata": {**place, "name": ATTACHED_CONFIG}, "data": of.data()})
+    event = {"metadata": {**place, "name": GATE_EVENT_NAME}, "reason": reason, "message": "so it is"}
+    api.put("events", {**event, "lastTimestamp": "2026-11-22T11:59:00Z"})
+    told = status_text.notes(read(api, tmp_path))
+    assert [one for one in told if one.endswith("so it is")] == [f"{word}: so it is"]
+    # What was found long ago may be over.
+    api.put("events", {**event, "lastTimestamp": "2026-11-22T11:50:00Z"})
+    assert not any(one.endswith("so it is") for one in status_text.notes(read(api, tmp_path)))

@@ -10,6 +10,7 @@ import pytest
 
 from gpu_burnin.admission.client import ApiError
 from gpu_burnin.api.names import Names
+from gpu_burnin.api.remedies import KUEUE as KUEUE_WORDS
 from gpu_burnin.launch import LaunchError, Outcome, follow
 from gpu_burnin.launch.follow import follow_job
 from gpu_burnin.launch.logs import Pod, lines_of, pod_of
@@ -77,7 +78,7 @@ NO_QUOTA = "couldn't assign flavors: insufficient unused quota for nvidia.com/gp
     ("job_set", "of", "told"),
     [
         (job(), None, "it waits for its queue to see it"),
-        (job(), workload(), "it waits: Kueue has not looked at it yet: is Kueue up? (`systemctl status kueue`)"),
+        (job(), workload(), f"it waits: Kueue has not looked at it yet: is Kueue up? ({KUEUE_WORDS})"),
         (job(), workload(condition("QuotaReserved", "no quota", "False")), "it waits: Kueue says: no quota"),
         (
             job(),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,10 @@ import yaml
 
 from gpu_burnin.admission.client import ApiError
 from gpu_burnin.admission.gate_probe import attached
-from gpu_burnin.admission.gate_probe.attached import Gate, Watch, differs
+from gpu_burnin.admission.gate_probe.attached import WARNED_S, Gate, Watch, differs, ending
 from gpu_burnin.admission.service.http import Pages
+from gpu_burnin.admission.webhook.certificate import AUTHORITY_LASTS, make_authority, renew_authority
+from gpu_burnin.api.attached import AUTHORITY_ENDS, GATE_EVENT_NAME, GATE_KEY, GATE_OPEN
 from gpu_burnin.fleet.attach.monitoring import objects, rules
 
 RULE = {"apiGroups": [""], "resources": ["nodes"]}
@@ -135,6 +140,8 @@ def test_the_alerts_are_the_fleets_by_name_and_read_what_the_probe_tells() -> No
     [group] = rules()["groups"]
     ours = {one["alert"]: one for one in group["rules"]}
     assert ours["MusterGateOpen"]["expr"] == fleet["MusterGateOpen"]["expr"]
+    ends = ours.pop(AUTHORITY_ENDS)
+    assert ends["expr"].endswith(f"< {WARNED_S:.0f}") and ends["labels"] == {"severity": "ticket"}
     for name, rule in ours.items():
         assert (rule["labels"], rule["annotations"]["runbook"]) == (
             fleet[name]["labels"],
@@ -143,3 +150,61 @@ def test_the_alerts_are_the_fleets_by_name_and_read_what_the_probe_tells() -> No
     read, told = objects()
     assert told["spec"]["groups"] == [group]
     assert read["spec"]["podMetricsEndpoints"][0]["port"] == "http"
+
+
+MADE = datetime(2026, 1, 1, tzinfo=UTC)
+ENDS_S = (MADE + AUTHORITY_LASTS).timestamp()
+
+
+def webhook(bundle: str) -> dict[str, Any]:
+    hook = {"clientConfig": {"caBundle": base64.b64encode(bundle.encode()).decode()}}
+    metadata = {"name": "muster-preflight-taint"}
+    kind = "MutatingWebhookConfiguration"
+    return {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata, "webhooks": [hook]}
+
+
+class Cluster:
+    """Has this object, refuses the untainted Node, and keeps the events that are written."""
+
+    def __init__(self, there: dict[str, Any]) -> None:
+        self.there, self.events = there, list[dict[str, Any]]()
+
+    def find(self, *_: object) -> dict[str, Any]:
+        return self.there
+
+    def apply(self, path: str, document: dict[str, Any], _: str) -> None:
+        if f"/events/{GATE_EVENT_NAME}" not in path:
+            raise ApiError("muster-node-gate.attached refuses it", 403)
+        self.events.append(document)
+
+
+def test_the_end_of_the_webhooks_authority_is_told_half_a_year_before(tmp_path: Path) -> None:
+    there = webhook(make_authority(MADE, "muster-webhook").certificate)
+    (tmp_path / GATE_KEY).write_text(json.dumps({"mode": "enforcing", "objects": [there]}))
+    cluster, said, now_s = Cluster(there), list[str](), [ENDS_S - WARNED_S - 60.0]
+    watch = Watch(cluster, tmp_path, 60.0, lambda: now_s[0])  # type: ignore[arg-type]
+    assert watch.look(said.append).exit_code == 0 and cluster.events == []
+    assert f"\nmuster_gate_authority_ends_timestamp_seconds {ENDS_S:.0f}\n" in watch.numbers().decode()
+    now_s[0] += 120.0
+    # The gate holds: what is told is no fault of today.
+    assert watch.look(said.append).exit_code == 0
+    [event] = cluster.events
+    assert event["reason"] == AUTHORITY_ENDS and "ends on 2035-12-30" in event["message"]
+    assert said == ["the gate is in force", event["message"]]
+    now_s[0] = ENDS_S + 1.0
+    watch.look(said.append)
+    assert "has ended on 2035-12-30" in said[-1]
+    # What is wrong today comes first.
+    cluster.there = {**there, "webhooks": [*there["webhooks"], {}]}
+    assert watch.look(said.append).exit_code == 1 and cluster.events[-1]["reason"] == GATE_OPEN
+
+
+def test_of_two_authorities_the_new_one_counts_and_without_a_webhook_none_ends() -> None:
+    old = make_authority(MADE, "muster-webhook")
+    later = datetime(2035, 6, 1, tzinfo=UTC)
+    both = renew_authority(old, later, "muster-webhook").certificate
+    assert attached.authority_ends_s(webhook(both)) == (later + AUTHORITY_LASTS).timestamp()
+    none: list[dict[str, Any]] = [{"webhooks": [{"clientConfig": {}}]}, {"spec": {}}]
+    for one in (webhook(""), webhook("no certificate"), *none):
+        assert attached.authority_ends_s(one) is None
+    assert ending(CLOSED, ENDS_S) == ""

@@ -14,7 +14,8 @@ from click.testing import CliRunner, Result
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api import record
 from gpu_burnin.api.agent_note import AgentNote, Maintenance, Warned, note_text
-from gpu_burnin.api.names import ADMITTER_USER
+from gpu_burnin.api.attached import ATTACHED_CONFIG, Attached, Mode, parse_gpu_nodes
+from gpu_burnin.api.names import ADMITTER_USER, SYSTEM_NAMESPACE
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import history
@@ -22,7 +23,7 @@ from gpu_burnin.fleet.why import story, text
 from gpu_burnin.fleet.why.entry import What
 from gpu_burnin.fleet.why.told import SCHEMA, Files, Story
 from gpu_burnin.report import model
-from tests.support.fake_api import FakeApi
+from tests.support.fake_api import FakeApi, refusing
 from tests.support.fleet_samples import NAMES, admission, lease
 from tests.support.sample_reports import faulty_8
 
@@ -91,6 +92,20 @@ def story_for(api: FakeApi, folder: Path, subject: str, files: Files | None = No
 def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
     return CliRunner().invoke(muster.cli, ["why", *arguments, "--since", "36500d", "--kubeconfig", str(kubeconfig)])
+
+
+def test_an_attached_cluster_has_no_state_directory(api: FakeApi, tmp_path: Path) -> None:
+    of = Attached(Mode.ENFORCING, parse_gpu_nodes(("a=b",)), "0")
+    metadata = {"name": ATTACHED_CONFIG, "namespace": SYSTEM_NAMESPACE}
+    api.put("configmaps", {"metadata": metadata, "data": of.data()})
+    for subject in ("gpu-1", "train/bert-0"):
+        missing = " | ".join(story_for(api, tmp_path, subject).missing)
+        assert "the node's report: `kubectl exec --namespace muster-system POD" in missing
+        assert "--state" not in missing and "/var/log" not in missing
+    # Who may not read which it is gets the words of both.
+    api.before_read = refusing(403, "you may not", of="configmaps")
+    missing = " | ".join(story_for(api, tmp_path, "gpu-1").missing)
+    assert "give --state, the inventory's fleet_state_dir; where attached `kubectl exec" in missing
 
 
 def test_a_pod_that_was_killed_died_of_the_xid_and_not_of_the_last_message(api: FakeApi, tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""What the ledger keeps of Nodes that are gone, as an autoscaler leaves them: which of it may go, and its removal.
+
+Who comes back under a name that was removed is a new machine: it says who it is, and waits for approval. A record that
+speaks of a fault stays, since the machine may come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpu_burnin.admission.client import Conflict, KubeApi, NotFound, admissions_path
+from gpu_burnin.api.enrolment import enrolments_path
+from gpu_burnin.api.fabric_proof import FabricOutcome
+from gpu_burnin.api.heartbeat import heartbeats_path
+from gpu_burnin.api.names import Names
+from gpu_burnin.api.record import NodeAdmission, Spec, State, parse
+from gpu_burnin.system.clock import time_of
+from gpu_burnin.types import Verdict
+
+_ABSENT = "NODE_ABSENT"
+_ASKS = ("hold", "quarantine", "repair", "retest", "restored", "swing")
+# What a machine that is switched off looks like from the cluster.
+_SILENT = frozenset({"NODE_UNKNOWN", "AGENT_SILENT"})
+_AT_WORK = (State.READY, State.EXPIRING)
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A node of the ledger without Node, and since when; `stays` says why its record does, "" where it may go."""
+
+    name: str
+    since: str
+    stays: str
+    version: str
+
+
+def gone(api: KubeApi, names: Names, now: datetime, least_s: float) -> list[Gone]:
+    """The nodes of the ledger that have no Node. Raises ApiError and RecordError.
+
+    The ledger is read first: of a Node that comes meanwhile the record changes, and is not removed.
+    """
+    records = [parse(item) for item in api.items(admissions_path(names), "list the NodeAdmissions")]
+    there = api.nodes()
+    found = (one for one in records if one.name not in there)
+    return [
+        Gone(one.name, one.status.since, why_it_stays(one, now, least_s), one.version)
+        for one in sorted(found, key=lambda one: one.name)
+    ]
+
+
+def why_it_stays(record: NodeAdmission, now: datetime, least_s: float) -> str:
+    """Why the record of a node without Node is kept, "" where nothing speaks for it. Pure."""
+    status = record.status
+    if asks := asks_of(record.spec):
+        return f"somebody asked for {' and '.join(asks)}"
+    if status.power_cycle is not None:
+        return f"{status.power_cycle.what} is owed ({status.power_cycle.code})"
+    if status.state is not State.NEW or status.code != _ABSENT:
+        return f"it is {status.state} ({status.code or 'without a reason'}), not missed by the admitter"
+    if status.last_test is not None and status.last_test.verdict != Verdict.PASS:
+        return f"its last burn-in was {status.last_test.verdict} ({status.last_test.code or 'without a code'})"
+    if status.fabric is not None and status.fabric.outcome is not FabricOutcome.PASSED:
+        return f"tests with other nodes found it {status.fabric.outcome}"
+    if fault := fault_of(record):
+        return f"it went with a fault ({fault})"
+    since = time_of(status.since)
+    if since is None or (now - since).total_seconds() < least_s:
+        return f"it is gone since {status.since or 'nobody knows when'}"
+    return ""
+
+
+def asks_of(spec: Spec) -> list[str]:
+    """What people, or plays, ask of a node. Pure."""
+    return [f"a {what}" for what in _ASKS if getattr(spec, what) is not None]
+
+
+def fault_of(record: NodeAdmission) -> str:
+    """The code of what last took it from work and was not cleared by a pass, "" for none. Pure."""
+    for step in reversed(record.status.transitions):
+        if step.after in _AT_WORK:
+            return ""
+        doubt = step.after == State.SUSPECT and step.code not in _SILENT
+        if doubt or step.after in (State.QUARANTINED, State.REPAIRING):
+            return step.code or step.after
+    return ""
+
+
+def remove(api: KubeApi, names: Names, found: Gone) -> str:
+    """Remove a record with heartbeat and enrolment; why it was not, "" when it was. `api` is the provisioner's.
+
+    The record goes last, and only as it was read: a run that is cut begins anew. Raises ApiError.
+    """
+    if api.node(found.name) is not None:
+        return "its Node has come back"
+    for path in (enrolments_path(names, found.name), heartbeats_path(names, found.name)):
+        try:
+            api.delete(path, f"remove what is left of {found.name}")
+        except NotFound:
+            continue
+    try:
+        api.delete(
+            admissions_path(names, found.name), f"remove the NodeAdmission of {found.name}", version=found.version
+        )
+    except NotFound:
+        return ""
+    except Conflict:
+        return "it has changed meanwhile"
+    return ""
+
+
+def to_json(found: Gone, *, removed: bool) -> Mapping[str, object]:
+    """For programs."""
+    return {"node": found.name, "since": found.since, "removed": removed, "stays": found.stays}

@@ -1,0 +1,142 @@
+"""Which records of nodes without Node may be removed, and that a machine that comes back loses nothing by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gpu_burnin.admission.client import KubeApi
+from gpu_burnin.api import record as record_module
+from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
+from gpu_burnin.api.record import (
+    Ask,
+    NodeAdmission,
+    PowerCycle,
+    Spec,
+    State,
+    Status,
+    Transition,
+    document,
+    status_document,
+)
+from gpu_burnin.cli.muster import main as muster
+from gpu_burnin.fleet.attach import approve, gone
+from gpu_burnin.fleet.attach.gone import why_it_stays
+from tests.support.fake_api import FakeApi
+from tests.support.fleet_samples import NAMES, node
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+DAY_S = 86400.0
+ASK = Ask("ann", "why", "2026-11-01T00:00:00Z")
+
+
+def step(before: str, after: str, code: str) -> Transition:
+    return Transition("2026-11-01T00:00:00Z", before, after, code, code)
+
+
+LEFT = (step("new", "ready", "PASS"), step("ready", "suspect", "NODE_UNKNOWN"), step("suspect", "new", "NODE_ABSENT"))
+STATUS = Status(State.NEW, "2026-11-02T00:00:00Z", "NODE_ABSENT", "no Node object", transitions=LEFT)
+PASSED = record_module.Tested(4, "standard", "PASS", "2026-11-01T00:00:00Z")
+
+
+def with_fault(code: str, after: str = "quarantined") -> tuple[Transition, ...]:
+    return (LEFT[0], step("ready", after, code), step(after, "new", "NODE_ABSENT"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "words"),
+    [
+        (Spec(), STATUS, ""),
+        (Spec(), replace(STATUS, last_test=PASSED), ""),
+        # It was approved, and never tested.
+        (Spec(), replace(STATUS, transitions=()), ""),
+        # A fault that a pass has cleared.
+        (Spec(), replace(STATUS, transitions=(*with_fault("XID_FATAL"), *LEFT)), ""),
+        (Spec(), replace(STATUS, since="2026-11-20T00:00:00Z"), "it is gone since 2026-11-20"),
+        (Spec(), replace(STATUS, since=""), "nobody knows when"),
+        (Spec(hold=ASK), STATUS, "somebody asked for a hold"),
+        (Spec(quarantine=ASK, retest=ASK), STATUS, "a quarantine and a retest"),
+        (Spec(repair=ASK), STATUS, "a repair"),
+        (Spec(), replace(STATUS, state=State.QUARANTINED, code="XID_FATAL"), "it is quarantined (XID_FATAL)"),
+        (Spec(), replace(STATUS, state=State.READY, code=""), "it is ready"),
+        (Spec(), replace(STATUS, code=""), "it is new (without a reason)"),
+        (Spec(), replace(STATUS, last_test=replace(PASSED, verdict="FAIL", code="ECC")), "was FAIL (ECC)"),
+        (Spec(), replace(STATUS, last_test=replace(PASSED, verdict="INCONCLUSIVE")), "INCONCLUSIVE"),
+        (Spec(), replace(STATUS, power_cycle=PowerCycle("ECC", "b", "t")), "a power cycle is owed (ECC)"),
+        (Spec(), replace(STATUS, fabric=FabricProof("b", "t", FabricOutcome.NAMED, "r")), "found it named"),
+        (Spec(), replace(STATUS, transitions=with_fault("XID_FATAL")), "with a fault (XID_FATAL)"),
+        (Spec(), replace(STATUS, transitions=with_fault("HARDWARE_CHANGED", "suspect")), "HARDWARE_CHANGED"),
+        (Spec(), replace(STATUS, transitions=with_fault("REPAIRING", "repairing")), "with a fault (REPAIRING)"),
+    ],
+)
+def test_what_speaks_of_a_fault_or_an_ask_stays(spec: Spec, status: Status, words: str) -> None:
+    found = why_it_stays(NodeAdmission("gpu-1", spec, status), NOW, 14 * DAY_S)
+    assert (words in found) if words else found == ""
+
+
+def record(name: str, status: Status = STATUS) -> dict[str, Any]:
+    return {**document(NodeAdmission(name), NAMES), "status": status_document(status)}
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
+    server = FakeApi()
+    for name in ("gpu-1", "gpu-2", "gpu-3"):
+        server.put("nodeadmissions", record(name))
+        server.put("nodeenrolments", {"metadata": {"name": name}, "spec": {}})
+        server.put("agentheartbeats", {"metadata": {"name": name}, "spec": {}})
+    server.put("nodeadmissions", record("gpu-2", replace(STATUS, transitions=with_fault("XID_FATAL"))))
+    server.put("nodes", node("gpu-3"))
+
+    @contextmanager
+    def provisioner(kube: KubeApi, _: Path) -> Iterator[KubeApi]:
+        yield kube
+
+    monkeypatch.setattr(approve, "provisioner", provisioner)
+    yield server
+    server.close()
+
+
+def run(api: FakeApi, folder: Path, *arguments: str) -> Result:
+    kubeconfig = str(api.kubeconfig(folder / "kubeconfig"))
+    return CliRunner().invoke(muster.cli, ["attach", "--kubeconfig", kubeconfig, "forget", *arguments])
+
+
+def test_only_what_is_gone_without_a_fault_is_removed_whole_and_once(api: FakeApi, tmp_path: Path) -> None:
+    dry = run(api, tmp_path, "--gone", "1d", "--dry-run")
+    assert dry.output == "gpu-1  would be removed\ngpu-2  stays: it went with a fault (XID_FATAL)\n"
+    assert api.writes() == []
+    done = run(api, tmp_path, "--gone", "1d", "--json")
+    assert done.exit_code == 0, done.output
+    assert [(one["node"], one["removed"]) for one in json.loads(done.output)] == [("gpu-1", True), ("gpu-2", False)]
+    for kind in ("nodeadmissions", "nodeenrolments", "agentheartbeats"):
+        assert sorted(api.objects[kind]) == ["gpu-2", "gpu-3"], kind
+    # The record is the last of the three: a run that is cut finds it again.
+    assert "nodeadmissions" in api.writes()[-1]
+    again = run(api, tmp_path, "--gone", "1d")
+    assert again.output == "gpu-2  stays: it went with a fault (XID_FATAL)\n" and len(api.writes()) == 3
+
+
+def test_a_node_that_comes_back_meanwhile_keeps_its_record(api: FakeApi, tmp_path: Path) -> None:
+    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"))
+    [found, _] = gone.gone(kube, NAMES, NOW, timedelta(days=1).total_seconds())
+    api.put("nodes", node("gpu-1"))
+    assert gone.remove(kube, NAMES, found) == "its Node has come back" and api.writes() == []
+    api.remove("nodes", "gpu-1")
+    api.put("nodeadmissions", record("gpu-1", replace(STATUS, state=State.TESTING)))
+    assert gone.remove(kube, NAMES, found) == "it has changed meanwhile"
+    assert "gpu-1" in api.objects["nodeadmissions"]
+
+
+@pytest.mark.parametrize("words", [(), ("gpu-1", "--gone", "1d"), ("gpu-1", "--dry-run")])
+def test_a_node_or_how_long(api: FakeApi, tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert run(api, tmp_path, *words).exit_code == 2
+    assert api.writes() == []
