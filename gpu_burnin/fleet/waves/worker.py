@@ -100,7 +100,8 @@ def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(one.ru_utime + one.ru_stime for one in used)
     peak_bytes = max(one.ru_maxrss for one in used) << 10
-    return StepResult(job.name, rc, time.monotonic() - began_s, cpu_s, peak_bytes, found, error)
+    where = job.far.place.name if job.far else ""
+    return StepResult(job.name, rc, time.monotonic() - began_s, cpu_s, peak_bytes, found, error, where)
 
 
 def play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str, Any]]:

@@ -236,8 +236,6 @@ def test_a_wrong_host_key_and_another_version_begin_nothing(site: Site, tmp_path
     [
         ("site.yml", (), "its plays use the certificates, locks or records"),
         ("playbooks/repair.yml", (), "repair.yml cannot run on workers"),
-        ("burnin.yml", (), "add `-- -e gpu_burnin_power_waves=never`"),
-        ("burnin.yml", ("-e", "gpu_burnin_power_waves=never", "-e", "gpu_burnin_power_waves=granted"), "no turns"),
         ("burnin.yml", ("-e", "@secrets.yml"), "-e @secrets.yml cannot go to workers"),
         ("burnin.yml", ("-e", "gpu_burnin_a=1 fleet_state_dir=/"), "cannot go to workers"),
         ("burnin.yml", ("--vault-password-file", "f"), "--vault-password-file f cannot go"),
