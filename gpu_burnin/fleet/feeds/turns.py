@@ -1,7 +1,8 @@
 """Turns of nodes to swing their power, which all plays of this controller take in one folder.
 
 A turn is a file of a node: at which feed it stands, whose process it is, and when its waves are over at the latest.
-It counts while that process runs; that for a shard on a worker, while the note exists that it may run there.
+It counts while that process runs; that for a shard on a worker, while the note exists that it may run there, and where
+somebody has removed the note, as long again as waves may last.
 That of a process which was killed counts until its waves are over, since the node swings on without it; so does one of
 another machine, of which nobody here can tell.
 """
@@ -39,6 +40,7 @@ class Turn:
     """Of one node: since when, and until when its waves may last once its process is gone.
 
     `note`: the file that says that a shard may run on a worker, of whose nodes this is for one at a time; "" for none.
+    `released`: the shard has ended, or its note is gone, and `until` counts from then.
     """
 
     node: str
@@ -47,6 +49,7 @@ class Turn:
     until: str
     owner: Owner
     note: str = ""
+    released: bool = False
     schema: str = SCHEMA
 
 
@@ -112,6 +115,7 @@ class Turns:
     def _try(self, node: str, feed: str, waves_s: float, note: Path | None) -> str:
         """Take the turn if there is room; else who has it."""
         with alone(self.directory):
+            self._release_orphans()
             others = [one for one in self._all() if one.node != node]
             counted = [one for one in others if self._counts(one)]
             if busy := self._busy(feed, counted):
@@ -142,6 +146,8 @@ class Turns:
 
     def _describe(self, turn: Turn) -> str:
         owner = turn.owner
+        if turn.released:
+            return f"{turn.node} until {turn.until} at the latest (a shard on a worker that has ended, by {turn.note})"
         if turn.note:
             return f"{turn.node} since {turn.since} (a shard on a worker, by {turn.note})"
         if _is_here(owner) and not may_run(owner):
@@ -153,8 +159,16 @@ class Turns:
             over = parse_rfc3339(turn.until) <= self.now()
         except ValueError as error:
             raise GpuBurninError(f"{self._path(turn.node)}: until is {turn.until!r}, and {error}; remove it") from error
-        runs = Path(turn.note).exists() if turn.note else _is_here(turn.owner) and may_run(turn.owner)
-        return runs or not over
+        if turn.note:
+            # Without a release nobody knows since when its note is gone.
+            return not turn.released or not over
+        return (_is_here(turn.owner) and may_run(turn.owner)) or not over
+
+    def _release_orphans(self) -> None:
+        """Give turns whose note a person has removed an end: from now on, as its nodes may just have begun to swing."""
+        for turn in self._all():
+            if turn.note and not turn.released and not Path(turn.note).exists():
+                documents.write(self._path(turn.node), to_json(_released(turn, self.now())))
 
     def _all(self) -> list[Turn]:
         found = []
@@ -196,10 +210,15 @@ def end_of(directory: Path, note: Path, now: datetime, *, swings: bool) -> None:
         for path in sorted(directory.glob("*.json")):
             turn = documents.read(Turn, path, _UNKNOWN)
             if turn.note == str(note) and swings:
-                lasts = parse_rfc3339(turn.until) - parse_rfc3339(turn.since)
-                documents.write(path, to_json(replace(turn, since=rfc3339(now), until=rfc3339(now + lasts))))
+                documents.write(path, to_json(_released(turn, now)))
             elif turn.note == str(note):
                 path.unlink()
+
+
+def _released(turn: Turn, now: datetime) -> Turn:
+    """A turn that ends when waves that begin now are over."""
+    lasts = parse_rfc3339(turn.until) - parse_rfc3339(turn.since)
+    return replace(turn, since=rfc3339(now), until=rfc3339(now + lasts), released=True)
 
 
 def _locked(fd: int) -> bool:

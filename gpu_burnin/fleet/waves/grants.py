@@ -6,6 +6,7 @@ and a worker needs no right on this controller.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,9 @@ from gpu_burnin.fleet.plan.work import USUAL_GPUS, times_of
 from gpu_burnin.types import JSON
 
 MODE, EXTENDED = "gpu_burnin_power_waves", "gpu_burnin_extended_s"
-_GRANTED = "granted"
-# Longer than a shard's waves take; then it runs here, where its nodes wait by themselves.
+LEVEL, RETEST_LEVEL, FOR_NEW = "gpu_burnin_level", "gpu_burnin_retest_level", "gpu_burnin_extended_for_new"
+_GRANTED, _WITHOUT_TURNS, _LONGEST = "granted", ("always", "never"), "extended"
+# Longer than a shard's waves take; then its nodes are left behind.
 _WAIT_S = 7200.0
 
 
@@ -28,7 +30,8 @@ _WAIT_S = 7200.0
 class Power:
     """What an inventory says of power waves: the limits as written, and of each GPU node of a roll its feed and mode.
 
-    `scaled`: whether a scaler switches machines.
+    `scaled`: whether a scaler switches machines. `levels` are those that the nodes are tested at, none where that
+    is not known; `for_new`: new nodes are tested at extended.
     """
 
     by_feed: JSON = None
@@ -37,6 +40,8 @@ class Power:
     scaled: bool = False
     feeds: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, str] = field(default_factory=dict)
+    levels: tuple[str, ...] = ()
+    for_new: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,12 @@ def swings(power: Power, arguments: Sequence[str], shards: int) -> Swings | None
     """
     given = dict(word.split("=", 1) for word in arguments if "=" in word)
     mode = given.get(MODE)
-    feeds = {host: feed for host, feed in power.feeds.items() if (mode or power.modes.get(host, _GRANTED)) == _GRANTED}
+    # What is written as a template may come to any mode.
+    feeds = {
+        host: feed
+        for host, feed in power.feeds.items()
+        if (mode or power.modes.get(host, _GRANTED)) not in _WITHOUT_TURNS
+    }
     if not feeds:
         return None
     instead = f"add `-- -e {MODE}=never`, which the reports then say; or roll without workers"
@@ -88,8 +98,8 @@ def swings(power: Power, arguments: Sequence[str], shards: int) -> Swings | None
                 f"at {where} {limits.of(feed)} node may swing at a time ({name}), and a shard on a worker would have "
                 f"this turn until it ends; let 2 or more swing there; or {instead}"
             )
-    extended_s = float(given.get(EXTENDED, power.extended_s))
-    waves_s = max(times_of(level, USUAL_GPUS, extended_s)[1] for level in LEVEL_NAMES)
+    extended_s = _seconds(given[EXTENDED]) if EXTENDED in given else power.extended_s
+    waves_s = max(times_of(level, USUAL_GPUS, extended_s)[1] for level in _levels(power, given))
     return Swings(limits, feeds, shards, waves_s)
 
 
@@ -113,3 +123,24 @@ def take(directory: Path, note: Path, asked: Swings, waits: Callable[[str], None
                 break
             granted[feed] = number + 1
     return Limits(granted.pop("", 1), granted)
+
+
+def _levels(power: Power, given: Mapping[str, str]) -> Collection[str]:
+    """The levels that nodes may be tested at; all where one is not known."""
+    levels = {*power.levels, given.get(LEVEL, power.levels[0])} if power.levels else set()
+    if RETEST_LEVEL in given:
+        levels = {given[RETEST_LEVEL]}
+    if levels and (power.for_new or given.get(FOR_NEW)):
+        levels.add(_LONGEST)
+    return levels if levels and levels.issubset(LEVEL_NAMES) else LEVEL_NAMES
+
+
+def _seconds(text: str) -> float:
+    """Raises GpuBurninError for what is no time."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise GpuBurninError(f"-e {EXTENDED}={text} is no number of seconds; give one such as {EXTENDED}=7200")
+    return seconds

@@ -75,10 +75,15 @@ class Lost(Exception):
     """The worker, or the connection to it, was lost: nobody knows how far the shard came."""
 
 
+class NoTurn(Exception):
+    """Some feed of a shard had no turn in time. Nothing was sent, and its worker is well."""
+
+
 def play(
     folder: Path, at: Far, playbook: str, project: str, arguments: Sequence[str], hosts: Sequence[str], inventory: Path
 ) -> tuple[int, Mapping[str, Any]]:
-    """A shard's ansible-playbook on a worker; its exit code, and what the callback kept. Raises Lost, GpuBurninError.
+    """A shard's ansible-playbook on a worker; its exit code, and what the callback kept. Raises Lost, NoTurn and
+    GpuBurninError.
 
     What comes back is of these hosts and of the names that are expected: a worker writes nothing else here.
     """
@@ -139,7 +144,7 @@ def end(path: Path, *, swings: bool = True) -> None:
 
 
 def _granted(folder: Path, note: Path, asked: Swings) -> Limits:
-    """Turns for a shard, before anything of it runs. Raises Lost where a feed has none in time."""
+    """Turns for a shard, before anything of it runs. Raises NoTurn where a feed has none in time."""
 
     def waits(busy: str) -> None:
         write_atomic(folder / PLAY, f"waiting for turns to swing power: {busy}".encode())
@@ -148,7 +153,7 @@ def _granted(folder: Path, note: Path, asked: Swings) -> Limits:
         return grants.take(_feeds_of(note), note, asked, waits)
     except GpuBurninError as error:
         _release(note, swings=False)
-        raise Lost(str(error)) from error
+        raise NoTurn(str(error)) from error
 
 
 def _release(note: Path, *, swings: bool) -> None:

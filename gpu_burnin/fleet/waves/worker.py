@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_burnin.errors import EXIT_INCONCLUSIVE
 from gpu_burnin.fleet.waves import leftovers, near
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
@@ -113,7 +114,10 @@ def play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str
 
     if job.far is not None:
         inventory = Path(job.inventory[0])
-        return near.play(folder, job.far, job.playbook, job.project, job.arguments, hosts, inventory)
+        try:
+            return near.play(folder, job.far, job.playbook, job.project, job.arguments, hosts, inventory)
+        except near.NoTurn as error:
+            return EXIT_INCONCLUSIVE, {"hosts": {host: {"left": str(error)} for host in hosts}}
     (folder / OUTCOMES).unlink(missing_ok=True)
     limited = folder / LIMIT
     write_atomic(limited, "".join(f"{host}\n" for host in hosts).encode())

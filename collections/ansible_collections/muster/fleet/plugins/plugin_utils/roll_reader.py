@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_d
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader, Read
 
 from gpu_burnin.fleet.feeds.limits import LIMITS, OTHERS
-from gpu_burnin.fleet.waves.grants import EXTENDED, MODE
+from gpu_burnin.fleet.waves.grants import EXTENDED, FOR_NEW, LEVEL, MODE, RETEST_LEVEL
 
 _BURNIN = Path(__file__).resolve().parents[2] / "roles/gpu_burnin/defaults/main.yml"
 
@@ -25,7 +26,7 @@ def workers_of(reader: InventoryReader, read: Read, group: str, nodes: Iterable[
         raise AnsibleActionFail(f"the inventory has no hosts in a group {group}; name the group of its workers")
     if both := sorted(set(names) & set(nodes)):
         raise AnsibleActionFail(
-            f"{both[0]} is a node of the roll and in the group {group}; a worker is another machine"
+            f"{both[0]} is a node of the fleet and in the group {group}; take it out, a worker is another machine"
         )
     values = _values(reader, read, ("ansible_host", "ansible_user", "ansible_port", "muster_roll_shards"))
     found = []
@@ -39,22 +40,40 @@ def workers_of(reader: InventoryReader, read: Read, group: str, nodes: Iterable[
 def power_of(reader: InventoryReader, read: Read, nodes: Sequence[str]) -> dict[str, Any]:
     """How many nodes may swing their power where, and which of these do: gpu_burnin.fleet.waves.grants.Power."""
     usual, fleet = reader.file(_BURNIN), read.inventory.fleet
-    values = _values(reader, read, (MODE, OTHERS, EXTENDED))
+    values = _values(reader, read, (MODE, OTHERS, EXTENDED, LEVEL, RETEST_LEVEL, FOR_NEW))
     nodes = [name for name in nodes if name in read.inventory.groups.get("gpu_nodes", ())]
     try:
         places = {name: levels_of(name, read.inventory.places.get(name) or {}) for name in nodes}
     except FleetError as error:
         raise AnsibleActionFail(str(error)) from error
-    of_nodes = {key: [values[key].get(name, usual[key]) for name in nodes] for key in values}
+    of_nodes = {key: [values[key].get(name, usual.get(key, "")) for name in nodes] for key in values}
+    # The role's own default of the second is the first.
+    levels = (values[RETEST_LEVEL].get(name, values[LEVEL].get(name, usual[LEVEL])) for name in nodes)
     return {
         "by_feed": fleet.get(LIMITS) or {},
         # The play's first host has a word for all, and workers' shards begin with others.
-        "others": min(map(int, of_nodes[OTHERS]), default=int(usual[OTHERS])),
-        "extended_s": max(map(float, of_nodes[EXTENDED]), default=0.0),
+        "others": int(min(_numbers(OTHERS, nodes, of_nodes[OTHERS]), default=usual[OTHERS])),
+        "extended_s": max(_numbers(EXTENDED, nodes, of_nodes[EXTENDED]), default=0.0),
         "scaled": str(fleet.get("fleet_scale", False)).lower() in ("true", "yes", "1"),
         "feeds": {name: place.get("feed", "") for name, place in places.items()},
         "modes": dict(zip(nodes, map(str, of_nodes[MODE]), strict=True)),
+        "levels": sorted({str(level) for level in levels}),
+        "for_new": any(of_nodes[FOR_NEW]),
     }
+
+
+def _numbers(variable: str, nodes: Sequence[str], values: Sequence[Any]) -> list[float]:
+    """Raises AnsibleActionFail for what is no number above 0."""
+    found = []
+    for name, value in zip(nodes, values, strict=True):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not (math.isfinite(number) and number > 0):
+            raise AnsibleActionFail(f"{variable} of {name} is {value!r}; give a number above 0")
+        found.append(number)
+    return found
 
 
 def _values(reader: InventoryReader, read: Read, names: Sequence[str]) -> dict[str, dict[str, Any]]:
