@@ -5,6 +5,7 @@ Only here: it runs once with a group of workers and power waves, on an inventory
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +48,7 @@ def test_a_node_without_a_model_has_none(expect: object, model: str) -> None:
     assert roll_given._model(expect) == model
 
 
-def reading(values: dict[str, dict[str, Any]], **groups: list[str]) -> tuple[Any, Any]:
+def reading(values: Mapping[str, Mapping[str, Any]], **groups: list[str]) -> tuple[Any, Any]:
     """A reader of these variables by host, and what it read."""
     reader = SimpleNamespace(
         host_values=lambda scopes, names, hosts: {name: values.get(name, {}) for name in names},

@@ -78,7 +78,7 @@ def _numbers(variable: str, nodes: Sequence[str], values: Sequence[Any]) -> list
 
 def _values(reader: InventoryReader, read: Read, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Variables of all hosts. Raises AnsibleActionFail for one that cannot be resolved."""
-    found = reader.host_values(read.scopes, names, len(read.homes))
+    found: dict[str, dict[str, Any]] = reader.host_values(read.scopes, names, len(read.homes))
     for name, values in found.items():
         if unknown := [host for host, value in values.items() if value is UNRESOLVED]:
             raise AnsibleActionFail(f"{name} of {unknown[0]} cannot be resolved, and workers need it; correct it")
