@@ -61,7 +61,7 @@ def reading(values: Mapping[str, Mapping[str, Any]], **groups: list[str]) -> tup
 
 
 def test_workers_of_a_group_are_named_as_options_name_them() -> None:
-    values = {
+    values: dict[str, dict[str, Any]] = {
         "ansible_host": {"w-1": "10.0.0.9"}, "ansible_user": {"w-1": "roll"}, "ansible_port": {"w-1": 2222, "w-2": 22},
         "muster_roll_shards": {"w-1": 8},
     }  # fmt: skip
