@@ -284,6 +284,29 @@ def test_over_a_worker_and_this_machine_no_more_nodes_swing_than_a_feed_bears(si
     assert not site.turns(), "each was given back"
 
 
+@pytest.mark.soak
+def test_turns_of_a_killed_worker_count_until_it_has_ended_all_and_waves_are_over(site: Site, tmp_path: Path) -> None:
+    site.swing({"a": 9, "b": 9})
+    process = site.start("--shard", "4", "--canary", "8")
+    wait_until(lambda: sum(map(len, site.together().values())) == 8)
+    hosts, environment = site.far("begin"), dict(site.shell.environment)
+    assert len(hosts) == 4
+    # The worker cannot end anything.
+    (tmp_path / "none/gpu_burnin").mkdir(parents=True)
+    (tmp_path / "none/gpu_burnin/__init__.py").write_text("raise SystemExit(1)")
+    site.shell.environment["PYTHONPATH"] = str(tmp_path / "none")
+    os.kill(site.processes()[0], signal.SIGKILL)
+    site.go.touch()
+    plays = site.state / "roll"
+    wait_until(lambda: any("to end what" in path.read_text() for path in plays.rglob("play.txt")))
+    of_shard = [turn for turn in site.turns() if turn.note]
+    assert len(of_shard) == 4 and not any(turn.released for turn in of_shard)
+    site.shell.environment.update(environment)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and outcomes(out) == dict.fromkeys(SWINGING, "done"), err
+    assert [turn.released for turn in site.turns()] == [True] * 4
+
+
 def test_a_wrong_host_key_and_another_version_begin_nothing(site: Site, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(Path(gpu_burnin.__file__).parent, other / "gpu_burnin", ignore=shutil.ignore_patterns("*.pyc"))
