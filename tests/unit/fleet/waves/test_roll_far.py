@@ -16,6 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -271,8 +272,12 @@ def test_a_worker_that_does_not_end_what_it_began_keeps_the_next_roll_from_begin
 def test_over_a_worker_and_this_machine_no_more_nodes_swing_than_a_feed_bears(site: Site) -> None:
     most = {"a": 3, "b": 2}
     site.swing(most)
+    process = site.start("--shard", "4", "--canary", "8")
+    # One of the shards may wait for the other's turns; both would swing by now if they could.
+    wait_until(lambda: len(site.notes("begin")) >= 4)
+    time.sleep(6)
     site.go.touch()
-    out, err = (process := site.start("--shard", "4", "--canary", "8")).communicate(timeout=PATIENCE_S)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0 and outcomes(out) == dict.fromkeys(SWINGING, "done"), err
     assert len(site.far("end")) == 4
     by_machine = json.loads(out)["workers"]
