@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -62,6 +63,12 @@ from gpu_burnin.system.streams import readers_may_leave
     help="Another machine for shards of burnin.yml; may be given again.  [SHARDS: what it bears]",
 )
 @click.option(
+    "--worker-group",
+    default="",
+    metavar="GROUP",
+    help="A group of the inventory whose hosts are such workers; its nodes may not be.",
+)
+@click.option(
     "--worker-key",
     default="",
     metavar="FILE",
@@ -87,6 +94,7 @@ def roll(
     most_failed: str,
     workers: int | None,
     others: tuple[str, ...],
+    worker_group: str,
     worker_key: str,
     jump_startups: int | None,
     dry_run: bool,
@@ -105,7 +113,7 @@ def roll(
     left behind.
     """
     from gpu_burnin.fleet.roll import lock
-    from gpu_burnin.fleet.waves import begin, frozen, near, places, sent, text
+    from gpu_burnin.fleet.waves import begin, frozen, grants, near, places, sent, text
     from gpu_burnin.fleet.waves import workers as bounds
     from gpu_burnin.fleet.waves.book import Book
     from gpu_burnin.fleet.waves.kinds import kind_of
@@ -116,12 +124,13 @@ def roll(
 
     kind = kind_of(str(playbook))
     read_limit(most_failed)
-    if others:
+    away = bool(others or worker_group)
+    if away:
         sent.refuse(str(playbook), arguments)
     order = Order(
         str(playbook), tuple(map(str, inventories)), limit, arguments, canary, canary_group, shard_hosts, most_failed
     )
-    given = frozen.given(order, kind.groups)
+    given = frozen.given(order, kind.groups, workers=worker_group, power=away)
     exported = frozen.export(order.inventory)
     sha256 = frozen.digest(exported)
     startups = jump_startups or (_MAX_STARTUPS if given.jumps else None)
@@ -130,13 +139,15 @@ def roll(
     book = Book(Path(given.state_dir) / "roll")
     known = Path(given.state_dir) / "known_hosts"
     far, borne = list[near.Far](), list[str]()
-    for one in dict.fromkeys(others):
+    for one in dict.fromkeys([*others, *given.workers]):
         place, most = places.parse(one, worker_key, known)
         machine = places.look(place, Path.cwd())
         bears = places.bear(machine, min(shard_hosts, max(1, len(given.nodes))), most, place)
         far += [near.Far(place, machine.home, given.state_dir, str(known))] * bears.count
         borne.append(f"on {place.name} {bears.count} more at a time ({'; '.join(bears.bounds)})")
-    if others:
+    if away:
+        swings = grants.swings(given.power or grants.Power(), arguments, len(far))
+        far = [replace(one, swings=swings) for one in far]
         sent.inventory(exported, [node.name for node in given.nodes])
     at_once = count.count + len(far)
     now = datetime.now(UTC)
@@ -163,8 +174,8 @@ def roll(
         executor = Executor(book, current, kind, count.count, Path.cwd(), given.inventory_dir, _say, far=tuple(far))
         began_s = time.monotonic()
         executor.run()
-        results, stopped = executor.results, executor.stopped
-        lines = text.summary(current, results, stopped, begin.command(order))
+        results, stopped, shards = executor.results, executor.stopped, executor.shards
+        lines = [*text.summary(current, results, stopped, begin.command(order)), *text.where(shards)]
         lines.append(f"it took {text.duration(time.monotonic() - began_s)}")
         # One that a person stopped is not at its end: the same call goes on with it.
         if not executor.interrupted:
@@ -174,7 +185,7 @@ def roll(
         lock.release(book.folder, mine.owner)
     with readers_may_leave("the report", "muster"):
         if as_json:
-            click.echo(json.dumps(text.to_json(current, results, stopped), indent=1, ensure_ascii=False))
+            click.echo(json.dumps(text.to_json(current, results, stopped, shards), indent=1, ensure_ascii=False))
         else:
             terminal.show("\n".join(lines))
     counts = text.tally(results)

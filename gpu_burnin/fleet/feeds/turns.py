@@ -1,8 +1,10 @@
 """Turns of nodes to swing their power, which all plays of this controller take in one folder.
 
 A turn is a file of a node: at which feed it stands, whose process it is, and when its waves are over at the latest.
-It counts while that process runs. That of a process which was killed counts until its waves are over, since the node
-swings on without it; so does one of another machine, of which nobody here can tell.
+It counts while that process runs; that for a shard on a worker, while the note exists that it may run there, and where
+somebody has removed the note, as long again as waves may last.
+That of a process which was killed counts until its waves are over, since the node swings on without it; so does one of
+another machine, of which nobody here can tell.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -35,13 +37,19 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Turn:
-    """Of one node: since when, and until when its waves may last once its process is gone."""
+    """Of one node: since when, and until when its waves may last once its process is gone.
+
+    `note`: the file that says that a shard may run on a worker, of whose nodes this is for one at a time; "" for none.
+    `released`: the shard has ended, or its note is gone, and `until` counts from then.
+    """
 
     node: str
     feed: str
     since: str
     until: str
     owner: Owner
+    note: str = ""
+    released: bool = False
     schema: str = SCHEMA
 
 
@@ -58,18 +66,27 @@ class Turns:
     monotonic_s: Callable[[], float] = time.monotonic
     pause: Callable[[], None] = lambda: time.sleep(1)
 
-    def take(self, node: str, feed: str, waves_s: float, wait_s: float, waits: Callable[[str], None]) -> str:
+    def take(
+        self,
+        node: str,
+        feed: str,
+        waves_s: float,
+        wait_s: float,
+        waits: Callable[[str], None],
+        note: Path | None = None,
+    ) -> str:
         """Have a turn for waves of `waves_s` as soon as there is room; "" then, and why not after `wait_s`.
 
         `waits` is called once, with the nodes that are waited for, where there is no room at first. A turn that the
-        node has from before is taken over. Raises GpuBurninError where the folder, or a turn in it, cannot be used.
+        node has from before is taken over. With a `note` it counts while that exists, and not this process. Raises
+        GpuBurninError where the folder, or a turn in it, cannot be used.
         """
         until_s, told, first = self.monotonic_s() + wait_s, False, False
         with self._queue(feed) as queue:
             while True:
                 # The first in the queue looks at the turns; all others look whether it is gone, which costs nothing.
                 first = first or _locked(queue)
-                busy = self._try(node, feed, waves_s) if first else ""
+                busy = self._try(node, feed, waves_s, note) if first else ""
                 if first and not busy:
                     return ""
                 late = self.monotonic_s() >= until_s
@@ -95,16 +112,17 @@ class Turns:
         """The turns that count now. Raises GpuBurninError for one that cannot be read."""
         return [turn for turn in self._all() if self._counts(turn)]
 
-    def _try(self, node: str, feed: str, waves_s: float) -> str:
+    def _try(self, node: str, feed: str, waves_s: float, note: Path | None) -> str:
         """Take the turn if there is room; else who has it."""
         with alone(self.directory):
+            self._release_orphans()
             others = [one for one in self._all() if one.node != node]
             counted = [one for one in others if self._counts(one)]
             if busy := self._busy(feed, counted):
                 return busy
             now = self.now()
             until = now + timedelta(seconds=waves_s + SLACK_S)
-            mine = Turn(node, feed, rfc3339(now), rfc3339(until), process(os.getpid()))
+            mine = Turn(node, feed, rfc3339(now), rfc3339(until), process(os.getpid()), str(note or ""))
             documents.write(self._path(node), to_json(mine))
             for over in others:
                 if over not in counted:
@@ -128,6 +146,10 @@ class Turns:
 
     def _describe(self, turn: Turn) -> str:
         owner = turn.owner
+        if turn.released:
+            return f"{turn.node} until {turn.until} at the latest (a shard on a worker that has ended, by {turn.note})"
+        if turn.note:
+            return f"{turn.node} since {turn.since} (a shard on a worker, by {turn.note})"
         if _is_here(owner) and not may_run(owner):
             return f"{turn.node} until {turn.until} at the latest (its play, process {owner.pid}, is gone)"
         return f"{turn.node} since {turn.since} (process {owner.pid} on {owner.machine})"
@@ -137,7 +159,16 @@ class Turns:
             over = parse_rfc3339(turn.until) <= self.now()
         except ValueError as error:
             raise GpuBurninError(f"{self._path(turn.node)}: until is {turn.until!r}, and {error}; remove it") from error
+        if turn.note:
+            # Without a release nobody knows since when its note is gone.
+            return not turn.released or not over
         return (_is_here(turn.owner) and may_run(turn.owner)) or not over
+
+    def _release_orphans(self) -> None:
+        """Give turns whose note a person has removed an end: from now on, as its nodes may just have begun to swing."""
+        for turn in self._all():
+            if turn.note and not turn.released and not Path(turn.note).exists():
+                documents.write(self._path(turn.node), to_json(_released(turn, self.now())))
 
     def _all(self) -> list[Turn]:
         found = []
@@ -166,6 +197,28 @@ class Turns:
             yield fd
         finally:
             os.close(fd)
+
+
+def end_of(directory: Path, note: Path, now: datetime, *, swings: bool) -> None:
+    """End the turns of a shard of which nothing runs any more, before its note is removed. Raises GpuBurninError.
+
+    `swings`: its nodes may swing on, so that the turns count until waves that begin now are over.
+    """
+    if not directory.exists():
+        return
+    with alone(directory):
+        for path in sorted(directory.glob("*.json")):
+            turn = documents.read(Turn, path, _UNKNOWN)
+            if turn.note == str(note) and swings:
+                documents.write(path, to_json(_released(turn, now)))
+            elif turn.note == str(note):
+                path.unlink()
+
+
+def _released(turn: Turn, now: datetime) -> Turn:
+    """A turn that ends when waves that begin now are over."""
+    lasts = parse_rfc3339(turn.until) - parse_rfc3339(turn.since)
+    return replace(turn, since=rfc3339(now), until=rfc3339(now + lasts), released=True)
 
 
 def _locked(fd: int) -> bool:

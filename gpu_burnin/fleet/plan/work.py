@@ -67,6 +67,14 @@ def gpu_nodes(given: Given) -> int:
     return max(0, given.planned_nodes - given.hosts("system_nodes"))
 
 
+def times_of(level: str, gpus: int, extended_s: float) -> tuple[float, float]:
+    """How long a burn-in of a level is planned to take, and its power waves of that, in seconds."""
+    blank = [Gpu(n, uuid="", serial="", pci_bus_id="", name="", sku="", memory_bytes=0, vbios="") for n in range(gpus)]
+    plan = make_plan(level, backend="cuda", gpus=blank, seed=0, duration_s=extended_s if level == "extended" else None)
+    power_s = next((step.budget_s for step in schedule(plan) if step.check.name == "power"), 0.0)
+    return plan.total_s, total_s(waves_for(level, WAVE_SHARE * power_s))
+
+
 def burn_in(given: Given) -> BurnIn | None:
     """The first burn-in of the whole fleet; None where the inventory does not say how."""
     level = str(given.usual("gpu_burnin_level"))
@@ -74,13 +82,10 @@ def burn_in(given: Given) -> BurnIn | None:
     if level not in LEVEL_NAMES or not at_once or not extended_s:
         return None
     gpus = _gpus(given)
-    blank = [Gpu(n, uuid="", serial="", pci_bus_id="", name="", sku="", memory_bytes=0, vbios="") for n in range(gpus)]
-    plan = make_plan(level, backend="cuda", gpus=blank, seed=0, duration_s=extended_s if level == "extended" else None)
-    power_s = next((step.budget_s for step in schedule(plan) if step.check.name == "power"), 0.0)
-    swings = may_wave(str(given.usual("gpu_burnin_power_waves")))
-    waves_s = total_s(waves_for(level, WAVE_SHARE * power_s)) if swings else 0.0
+    level_s, waves_s = times_of(level, gpus, extended_s)
+    waves_s = waves_s if may_wave(str(given.usual("gpu_burnin_power_waves"))) else 0.0
     # The waves are part of the level's time; in a play they come in turns, so all but the last wait for theirs.
-    return BurnIn(gpu_nodes(given), gpus, level, plan.total_s - waves_s, waves_s, at_once, max(1, given.forks))
+    return BurnIn(gpu_nodes(given), gpus, level, level_s - waves_s, waves_s, at_once, max(1, given.forks))
 
 
 def _at_once(given: Given) -> int:

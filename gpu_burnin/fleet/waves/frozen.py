@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.plan.inventory import ask
+from gpu_burnin.fleet.waves.grants import Power
 from gpu_burnin.fleet.waves.model import Node, Order
 
 _MOST_S = 600
@@ -20,7 +21,8 @@ _MOST_S = 600
 class Given:
     """What an inventory says of a roll. `canary` are the hosts of the canary group, None where none was named.
 
-    `jumps`: whether hosts are reached through a jump host.
+    `jumps`: whether hosts are reached through a jump host. `workers` are the hosts of the group of workers, as --worker
+    names them; `power` is there where it was asked for.
     """
 
     state_dir: str
@@ -28,14 +30,25 @@ class Given:
     nodes: tuple[Node, ...]
     canary: tuple[str, ...] | None
     jumps: bool
+    workers: tuple[str, ...] = ()
+    power: Power | None = None
 
 
-def given(order: Order, groups: Sequence[str]) -> Given:
-    """The nodes of these groups that an order is for. Raises GpuBurninError."""
+def given(order: Order, groups: Sequence[str], *, workers: str = "", power: bool = False) -> Given:
+    """The nodes of these groups that an order is for. Raises GpuBurninError.
+
+    `workers` is the group of workers, "" for none; with `power` how the nodes swing their power is read too.
+    """
     for source in order.inventory:
         if not Path(source).exists():
             raise GpuBurninError(f"{source} does not exist; give the inventory as -i FOLDER")
-    options = {"groups": list(groups), "limit": order.limit, "canary_group": order.canary_group}
+    options = {
+        "groups": list(groups),
+        "limit": order.limit,
+        "canary_group": order.canary_group,
+        "worker_group": workers,
+        "power": power,
+    }
     return ask(Given, "roll_given", order.inventory, options, f"{', '.join(order.inventory)} cannot be rolled")
 
 

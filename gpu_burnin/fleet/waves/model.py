@@ -112,4 +112,6 @@ class StepResult:
     peak_bytes: int = 0
     hosts: Mapping[str, HostResult] = field(default_factory=dict)
     error: str = ""
+    # Where it ran: the name of a worker, "" for the controller.
+    worker: str = ""
     schema: str = SCHEMA

@@ -18,13 +18,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet import REPORTS, history
+from gpu_burnin.fleet.feeds.limits import LIMITS, OTHERS, Limits
+from gpu_burnin.fleet.feeds.turns import end_of
 from gpu_burnin.fleet.roll import documents
 from gpu_burnin.fleet.roll.documents import SCHEMA
-from gpu_burnin.fleet.waves import far, places, sent
+from gpu_burnin.fleet.waves import far, grants, places, sent
 from gpu_burnin.fleet.waves.book import Book
+from gpu_burnin.fleet.waves.grants import Swings
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES, OUTPUT, PLAY
 from gpu_burnin.fleet.waves.places import Place
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
@@ -32,7 +36,8 @@ from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import write_atomic
 
-_NOTES = "remote"
+# Of a state directory, as the role has it; notes of what runs on workers are in that of the roll.
+_FEEDS, _NOTES = "feeds", "remote"
 _UNKNOWN = "nobody knows what runs on a worker; look there, then remove it"
 # A worker that shows no sign of life for so long is lost.
 _SILENT_S = 120.0
@@ -51,6 +56,8 @@ class Far:
     home: str
     state_dir: str
     fleet_known_hosts: str
+    # Nodes of its shards that take turns to swing their power; None where none does.
+    swings: Swings | None = None
 
 
 @dataclass(frozen=True)
@@ -68,10 +75,15 @@ class Lost(Exception):
     """The worker, or the connection to it, was lost: nobody knows how far the shard came."""
 
 
+class NoTurn(Exception):
+    """Some feed of a shard had no turn in time. Nothing was sent, and its worker is well."""
+
+
 def play(
     folder: Path, at: Far, playbook: str, project: str, arguments: Sequence[str], hosts: Sequence[str], inventory: Path
 ) -> tuple[int, Mapping[str, Any]]:
-    """A shard's ansible-playbook on a worker; its exit code, and what the callback kept. Raises Lost, GpuBurninError.
+    """A shard's ansible-playbook on a worker; its exit code, and what the callback kept. Raises Lost, NoTurn and
+    GpuBurninError.
 
     What comes back is of these hosts and of the names that are expected: a worker writes nothing else here.
     """
@@ -79,6 +91,8 @@ def play(
     there = far.scratch(at.home, run)
     kept = folder.parents[1] / _NOTES / f"{run}.json"
     documents.write(kept, to_json(Note(folder.name, run, project, at.place)))
+    asked = at.swings and at.swings.of(hosts)
+    limits = _granted(folder, kept, asked) if asked and asked.feeds else None
     with tempfile.TemporaryDirectory(prefix="muster-roll-") as private, (folder / OUTPUT).open("ab") as output:
         made = Path(private) / "sent"
         made.mkdir()
@@ -86,16 +100,18 @@ def play(
         write_atomic(made / LIMIT, "".join(f"{host}\n" for host in hosts).encode())
         with contextlib.suppress(FileNotFoundError):
             shutil.copy(at.fleet_known_hosts, made / "known_hosts")
-        kwargs = _kwargs(there, at, playbook, project, arguments)
+        kwargs = _kwargs(there, at, playbook, project, arguments, limits)
         expected = {OUTCOMES, history.FILE, *(f"{REPORTS}/{host}/{name}" for host in hosts for name in _REPORT_FILES)}
-        files = _stream(at.place, project, run, private, kwargs, output, expected)
+        turns = {f"{_FEEDS}/{quote(host, safe='')}.json" for host in hosts}
+        files = _stream(at.place, project, run, private, kwargs, output, expected | turns)
         rc = files.pop("rc", None)
     if rc is None:
         raise Lost(f"the worker {at.place.name} was lost")
     outcomes: Mapping[str, Any] = json.loads(files.pop(OUTCOMES, b"{}"))
     problems = _keep(Path(at.state_dir), hosts, files)
     try:
-        end(kept)
+        # A turn that was not given back there is of a node that may swing on.
+        end(kept, swings=not turns.isdisjoint(files))
     except GpuBurninError as error:
         # It has come to its end there, and the next call looks once more.
         problems.append(str(error))
@@ -111,8 +127,11 @@ def left_by(roll: Path, steps: Sequence[str] | None = None) -> list[Path]:
     return [path for path in found if steps is None or documents.read(Note, path, _UNKNOWN).step in steps]
 
 
-def end(path: Path) -> None:
-    """End what a note says, and remove the note. Raises GpuBurninError where it may still run."""
+def end(path: Path, *, swings: bool = True) -> None:
+    """End what a note says, and remove the note. Raises GpuBurninError where it may still run.
+
+    `swings`: nodes of it may swing their power on, and their turns last until they do not.
+    """
     note = documents.read(Note, path, _UNKNOWN)
     try:
         places.ask(note.place, note.project, "end", note.run)
@@ -121,7 +140,30 @@ def end(path: Path) -> None:
             f"{note.step} may still run on {note.place.name}, so it does not run elsewhere: {error}; call this again "
             f"when that machine answers, or remove {path} when it is off for good"
         ) from error
-    path.unlink(missing_ok=True)
+    _release(path, swings=swings)
+
+
+def _granted(folder: Path, note: Path, asked: Swings) -> Limits:
+    """Turns for a shard, before anything of it runs. Raises NoTurn where a feed has none in time."""
+
+    def waits(busy: str) -> None:
+        write_atomic(folder / PLAY, f"waiting for turns to swing power: {busy}".encode())
+
+    try:
+        return grants.take(_feeds_of(note), note, asked, waits)
+    except GpuBurninError as error:
+        _release(note, swings=False)
+        raise NoTurn(str(error)) from error
+
+
+def _release(note: Path, *, swings: bool) -> None:
+    end_of(_feeds_of(note), note, datetime.now(UTC), swings=swings)
+    note.unlink(missing_ok=True)
+
+
+def _feeds_of(note: Path) -> Path:
+    """The folder of turns, in the state directory that has the note."""
+    return note.parents[2] / _FEEDS
 
 
 def end_patiently(folder: Path, wait_s: float = _WAIT_S, pause: Callable[[float], None] = time.sleep) -> str:
@@ -139,12 +181,15 @@ def end_patiently(folder: Path, wait_s: float = _WAIT_S, pause: Callable[[float]
     return ""
 
 
-def _kwargs(there: str, at: Far, playbook: str, project: str, arguments: Sequence[str]) -> dict[str, Any]:
-    fixed = {
+def _kwargs(
+    there: str, at: Far, playbook: str, project: str, arguments: Sequence[str], limits: Limits | None
+) -> dict[str, Any]:
+    fixed: dict[str, Any] = {
         "fleet_state_dir": f"{there}/{far.STATE}",
         "fleet_known_hosts": f"{there}/sent/known_hosts",
         "gpu_burnin_wheelhouse": f"{at.home}/.cache/muster/wheelhouse",
         "gpu_burnin_reports_dir": f"{there}/{far.STATE}/{REPORTS}",
+        **({} if limits is None else {LIMITS: dict(limits.by_feed), OTHERS: limits.others}),
     }
     words = ["--pdeathsig", "KILL", str(Path(sys.executable).with_name("ansible-playbook")), playbook]
     words += [*arguments, "-e", json.dumps(fixed), "--limit", f"@{there}/sent/{LIMIT}"]

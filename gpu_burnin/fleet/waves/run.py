@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
@@ -85,6 +85,11 @@ class Executor:
                     self._own_s += sum(self._done[step.name].cpu_s for step in begun if step.name in self._done)
             else:
                 self._judge(stage[-1])
+
+    @property
+    def shards(self) -> list[StepResult]:
+        """The shards that are done."""
+        return [result for result in self._done.values() if result.name.startswith("shard-")]
 
     def _closes(self, step: Step) -> bool:
         """Whether a step is for what has been done, also after a stop: nodes whose shards ran are let in."""
@@ -216,7 +221,7 @@ class Executor:
             limit=self.kind.limits.get(step.part, ""),
             controller=step.part in self.kind.beside,
             seen=self.kind.seen.get(step.part, ()),
-            far=far,
+            far=far and replace(far, swings=far.swings and far.swings.of(step.hosts)),
         )  # fmt: skip
         made = to_json(job)
         assert isinstance(made, dict)

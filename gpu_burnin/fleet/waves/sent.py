@@ -26,7 +26,6 @@ _NAMED = frozenset(
 _PREFIX = "gpu_burnin_"
 _SECRET = ("__ansible_vault", "$ANSIBLE_VAULT", "PRIVATE KEY-----")
 _PLAYBOOK = "burnin.yml"
-_NO_WAVES = "gpu_burnin_power_waves=never"
 
 
 def refuse(playbook: str, arguments: Sequence[str]) -> None:
@@ -36,22 +35,15 @@ def refuse(playbook: str, arguments: Sequence[str]) -> None:
             f"{playbook} cannot run on workers: its plays use the certificates, locks or records of this controller; "
             f"{_PLAYBOOK} can; roll {playbook} without --worker"
         )
-    words, values = iter(arguments), list[str]()
+    words = iter(arguments)
     for word in words:
         value = next(words, "")
-        if word in ("-e", "--extra-vars") and value.startswith(_PREFIX) and "=" in value and " " not in value:
-            values.append(value)
-        elif not (word in ("-f", "--forks") and value.isdigit()):
+        named = value.startswith(_PREFIX) and "=" in value and " " not in value
+        if not ((word in ("-e", "--extra-vars") and named) or (word in ("-f", "--forks") and value.isdigit())):
             raise GpuBurninError(
                 f"{word} {value}".rstrip() + " cannot go to workers, since it may name a file or a secret of this "
                 f"controller; --forks N and -e {_PREFIX}NAME=VALUE can"
             )
-    named = [value for value in values if value.partition("=")[0] == _NO_WAVES.partition("=")[0]]
-    if named[-1:] != [_NO_WAVES]:
-        raise GpuBurninError(
-            "workers take no turns at the feeds of this controller, so no node of this roll may swing its power: add "
-            f"`-- -e {_NO_WAVES}`, which the reports then say; or roll without --worker"
-        )
 
 
 def inventory(exported: bytes, hosts: Collection[str]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpu_burnin.fleet.waves.model import HostResult, Outcome, Roll
+from gpu_burnin.fleet.waves.model import HostResult, Outcome, Roll, StepResult
 from gpu_burnin.fleet.waves.workers import Workers
 from gpu_burnin.system.host_names import name_hosts
 from gpu_burnin.system.prose import listed, table_with_text
@@ -79,8 +79,30 @@ def listing(results: Mapping[str, HostResult]) -> list[str]:
     return [f"{host}\t{result.outcome}\t{result.why}" for host, result in sorted(results.items())]
 
 
-def to_json(roll: Roll, results: Mapping[str, HostResult], stopped: str) -> dict[str, object]:
-    """The report for programs: each node with its outcome."""
+def by_worker(shards: Sequence[StepResult]) -> dict[str, list[StepResult]]:
+    """The shards that each worker has done, "" for the controller."""
+    found: dict[str, list[StepResult]] = {}
+    for shard in sorted(shards, key=lambda one: (one.worker, one.name)):
+        found.setdefault(shard.worker, []).append(shard)
+    return found
+
+
+def where(shards: Sequence[StepResult]) -> list[str]:
+    """Which machine did how much, in words; nothing where there was no worker."""
+    found = by_worker(shards)
+    if not any(found):
+        return []
+    words = (
+        f"{name or 'this controller'} {_count(len(done), 'shard')} of {_nodes(sum(len(one.hosts) for one in done))}"
+        for name, done in found.items()
+    )
+    return [f"done by {', '.join(words)}"]
+
+
+def to_json(
+    roll: Roll, results: Mapping[str, HostResult], stopped: str, shards: Sequence[StepResult]
+) -> dict[str, object]:
+    """The report for programs: each node with its outcome, and each machine with its shards."""
     return {
         "roll": roll.id,
         "playbook": roll.order.playbook,
@@ -88,6 +110,10 @@ def to_json(roll: Roll, results: Mapping[str, HostResult], stopped: str) -> dict
         "nodes": len(roll.hosts),
         "untried": len(roll.hosts) - len(results),
         "outcomes": {str(outcome): count for outcome, count in tally(results).items()},
+        "workers": {
+            name or "localhost": {"shards": len(done), "nodes": sum(len(one.hosts) for one in done)}
+            for name, done in by_worker(shards).items()
+        },
         "hosts": {host: {"outcome": str(one.outcome), "why": one.why} for host, one in sorted(results.items())},
     }
 

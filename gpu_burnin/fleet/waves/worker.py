@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_burnin.errors import EXIT_INCONCLUSIVE
 from gpu_burnin.fleet.waves import leftovers, near
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
@@ -100,7 +101,8 @@ def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(one.ru_utime + one.ru_stime for one in used)
     peak_bytes = max(one.ru_maxrss for one in used) << 10
-    return StepResult(job.name, rc, time.monotonic() - began_s, cpu_s, peak_bytes, found, error)
+    where = job.far.place.name if job.far else ""
+    return StepResult(job.name, rc, time.monotonic() - began_s, cpu_s, peak_bytes, found, error, where)
 
 
 def play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str, Any]]:
@@ -112,7 +114,10 @@ def play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str
 
     if job.far is not None:
         inventory = Path(job.inventory[0])
-        return near.play(folder, job.far, job.playbook, job.project, job.arguments, hosts, inventory)
+        try:
+            return near.play(folder, job.far, job.playbook, job.project, job.arguments, hosts, inventory)
+        except near.NoTurn as error:
+            return EXIT_INCONCLUSIVE, {"hosts": {host: {"left": str(error)} for host in hosts}}
     (folder / OUTCOMES).unlink(missing_ok=True)
     limited = folder / LIMIT
     write_atomic(limited, "".join(f"{host}\n" for host in hosts).encode())

@@ -16,6 +16,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ import yaml
 
 import gpu_burnin
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.feeds.limits import Limits
+from gpu_burnin.fleet.feeds.turns import Turn, Turns
 from gpu_burnin.fleet.waves import places, sent
 from gpu_burnin.system import known_hosts as kh
 from tests.lab.paths import REPOSITORY
@@ -32,6 +35,7 @@ from tests.support.clocks import PATIENCE_S, wait_until
 from tests.support.ssh_server import Shell, SshServer, new_key
 
 NODES = [f"gpu-{number}" for number in range(1, 5)]
+SWINGING = {f"gpu-{number}": "ab"[number % 2] for number in range(1, 9)}
 NO_WAVES = ("--", "-e", "gpu_burnin_power_waves=never")
 SECRET = "correct-horse-battery"
 _CALL = (
@@ -89,6 +93,54 @@ class Site:
         self.server = SshServer(new_key(), new_key(self.key), shell=self.shell)
         threading.Thread(target=self.server.serve, daemon=True).start()
         self.pin(kh.HostKey(self.server.host_key.get_name(), self.server.host_key.get_base64()))
+
+    def swing(self, limits: dict[str, int]) -> None:
+        """Eight nodes at two feeds with a burn-in each that asks for its power waves, of half a second at least."""
+        program = self.folder / "gpu-burnin"
+        waits = f"while ! [ -e {self.go} ]; do sleep 0.1; done; sleep 0.5"
+        program.write_text(
+            f"""#!/bin/sh
+case "$1" in
+status) echo '{{"power_grant": {{"state": "waiting"}}, "unit": {{"running": true}}}}';;
+power-grant) echo "up $4" >> {self.log}; {waits}; echo "down $4" >> {self.log}; echo '{{"state": "over"}}';;
+esac
+"""
+        )
+        program.chmod(0o755)
+        inventory = yaml.safe_load((self.folder / "hosts.yml").read_text())
+        inventory["all"]["vars"] |= {"fleet_feed_limits": limits, "gpu_burnin_wave_max_nodes": 2}
+        inventory["all"]["children"]["gpu_nodes"]["hosts"] = {
+            name: {"fleet_place": {"feed": feed}} for name, feed in SWINGING.items()
+        }
+        (self.folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+        grant = {
+            "muster.fleet.power_grant": {
+                "directory": "{{ fleet_state_dir }}/feeds",
+                "feed": "{{ fleet_place.feed }}",
+                "feed_limits": "{{ fleet_feed_limits }}",
+                "other_feeds": "{{ gpu_burnin_wave_max_nodes }}",
+                "waves_s": 24.0,
+                "program": str(program),
+                "config": "/{{ inventory_hostname }}",
+            }
+        }
+        plays = yaml.safe_load((self.folder / "burnin.yml").read_text())
+        first, *_, last = plays[0]["tasks"]
+        plays[0]["tasks"] = [first, grant, last]
+        (self.folder / "burnin.yml").write_text(yaml.safe_dump(plays, sort_keys=False))
+
+    def together(self) -> dict[str, list[int]]:
+        """How many nodes swing at each feed after each that began or ended."""
+        found: dict[str, list[int]] = {"a": [], "b": []}
+        for line in self.log.read_text().splitlines() if self.log.exists() else ():
+            word, _, name = line.partition(" /")
+            if word in ("up", "down"):
+                counts = found[SWINGING[name]]
+                counts.append((counts[-1] if counts else 0) + (1 if word == "up" else -1))
+        return found
+
+    def turns(self) -> list[Turn]:
+        return Turns(self.state / "feeds", Limits(1)).counted()
 
     def pin(self, key: kh.HostKey) -> None:
         path = self.state / "known_hosts"
@@ -217,6 +269,49 @@ def test_a_worker_that_does_not_end_what_it_began_keeps_the_next_roll_from_begin
     assert "shard-0001 may still run on 127.0.0.1:1" in " ".join(err.split()) and not site.notes("begin")
 
 
+def test_over_a_worker_and_this_machine_no_more_nodes_swing_than_a_feed_bears(site: Site) -> None:
+    most = {"a": 3, "b": 2}
+    site.swing(most)
+    process = site.start("--shard", "4", "--canary", "8")
+    # One of the shards may wait for the other's turns; both would swing by now if they could.
+    wait_until(lambda: len(site.notes("begin")) >= 4)
+    time.sleep(6)
+    site.go.touch()
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and outcomes(out) == dict.fromkeys(SWINGING, "done"), err
+    assert len(site.far("end")) == 4
+    by_machine = json.loads(out)["workers"]
+    worker = f"127.0.0.1:{site.server.port}"
+    assert by_machine == {"localhost": {"shards": 1, "nodes": 4}, worker: {"shards": 1, "nodes": 4}}
+    for feed, found in site.together().items():
+        assert max(found) <= most[feed], f"{feed}: {found}"
+    assert len(site.together()["a"]) == len(site.together()["b"]) == 8, "all have swung"
+    assert not site.turns(), "each was given back"
+
+
+@pytest.mark.soak
+def test_turns_of_a_killed_worker_count_until_it_has_ended_all_and_waves_are_over(site: Site, tmp_path: Path) -> None:
+    site.swing({"a": 9, "b": 9})
+    process = site.start("--shard", "4", "--canary", "8")
+    wait_until(lambda: sum(map(len, site.together().values())) == 8)
+    hosts, environment = site.far("begin"), dict(site.shell.environment)
+    assert len(hosts) == 4
+    # The worker cannot end anything.
+    (tmp_path / "none/gpu_burnin").mkdir(parents=True)
+    (tmp_path / "none/gpu_burnin/__init__.py").write_text("raise SystemExit(1)")
+    site.shell.environment["PYTHONPATH"] = str(tmp_path / "none")
+    os.kill(site.processes()[0], signal.SIGKILL)
+    site.go.touch()
+    plays = site.state / "roll"
+    wait_until(lambda: any("to end what" in path.read_text() for path in plays.rglob("play.txt")))
+    of_shard = [turn for turn in site.turns() if turn.note]
+    assert len(of_shard) == 4 and not any(turn.released for turn in of_shard)
+    site.shell.environment.update(environment)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0 and outcomes(out) == dict.fromkeys(SWINGING, "done"), err
+    assert [turn.released for turn in site.turns()] == [True] * 4
+
+
 def test_a_wrong_host_key_and_another_version_begin_nothing(site: Site, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(Path(gpu_burnin.__file__).parent, other / "gpu_burnin", ignore=shutil.ignore_patterns("*.pyc"))
@@ -236,8 +331,6 @@ def test_a_wrong_host_key_and_another_version_begin_nothing(site: Site, tmp_path
     [
         ("site.yml", (), "its plays use the certificates, locks or records"),
         ("playbooks/repair.yml", (), "repair.yml cannot run on workers"),
-        ("burnin.yml", (), "add `-- -e gpu_burnin_power_waves=never`"),
-        ("burnin.yml", ("-e", "gpu_burnin_power_waves=never", "-e", "gpu_burnin_power_waves=granted"), "no turns"),
         ("burnin.yml", ("-e", "@secrets.yml"), "-e @secrets.yml cannot go to workers"),
         ("burnin.yml", ("-e", "gpu_burnin_a=1 fleet_state_dir=/"), "cannot go to workers"),
         ("burnin.yml", ("--vault-password-file", "f"), "--vault-password-file f cannot go"),

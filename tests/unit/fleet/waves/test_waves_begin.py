@@ -148,7 +148,18 @@ def test_the_report_names_each_node_that_is_not_done(tmp_path: Path) -> None:
     assert lines[0].endswith("of 4 nodes: 1 done, 1 held, 1 FAILED, 1 not tried")
     assert "  gpu-2  held: why" in lines and "  gpu-3  FAILED: why" in lines
     assert lines[-2:] == ["stopped: too many", "to go on, when that is mended: muster roll"]
-    assert text.to_json(roll, results, "too many")["outcomes"] == {"done": 1, "held": 1, "failed": 1, "left": 0}
+    assert text.to_json(roll, results, "too many", ())["outcomes"] == {"done": 1, "held": 1, "failed": 1, "left": 0}
     left = text.summary(roll, dict.fromkeys(roll.hosts, LEFT), "", "muster roll")
     assert left[-1] == "to have those that were left behind too, when they answer: muster roll"
     assert text.listing(results)[1] == "gpu-2\theld\twhy"
+
+
+def test_the_report_says_which_machine_did_which_shards(tmp_path: Path) -> None:
+    _, roll = started(tmp_path)
+    here = StepResult("shard-0001", 0, 1.0, 1.0, 0, {"gpu-1": DONE, "gpu-2": DONE})
+    far = [StepResult(f"shard-000{n}", 0, 1.0, 1.0, 0, {f"gpu-{n}": DONE}, "", "roll@10.0.0.9") for n in (2, 3)]
+    assert text.where([*far, here]) == ["done by this controller 1 shard of 2 nodes, roll@10.0.0.9 2 shards of 2 nodes"]
+    assert text.where([here]) == [], "nothing to say without a worker"
+    assert text.to_json(roll, {}, "", [*far, here])["workers"] == {
+        "localhost": {"shards": 1, "nodes": 2}, "roll@10.0.0.9": {"shards": 2, "nodes": 2},
+    }  # fmt: skip

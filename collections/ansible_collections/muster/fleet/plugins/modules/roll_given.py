@@ -34,6 +34,14 @@ options:
     description: The group whose hosts are tried first.
     type: str
     default: ""
+  worker_group:
+    description: The group whose hosts run shards, none of which may be one of the nodes.
+    type: str
+    default: ""
+  power:
+    description: Read too at which feeds the nodes swing their power, and how much those bear.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -64,6 +72,8 @@ ARGUMENT_SPEC: dict[str, Any] = {
     "groups": {"type": "list", "elements": "str", "required": True},
     "limit": {"type": "str", "default": ""},
     "canary_group": {"type": "str", "default": ""},
+    "worker_group": {"type": "str", "default": ""},
+    "power": {"type": "bool", "default": False},
 }
 
 

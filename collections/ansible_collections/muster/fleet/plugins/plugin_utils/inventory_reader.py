@@ -77,7 +77,7 @@ class InventoryReader:
         scopes = [self.variables.scope(members).over(defaults) for members in self.variables.classes(every)]
         homes = {host: scope for scope in scopes for host in scope.members.hosts}
         of_plugin = [name for name in defaults if name.startswith(f"{DEVICE_PLUGIN}_")]
-        values = self._host_values(scopes, (*HOST_VARIABLES, *ROUTING, *of_plugin), len(every))
+        values = self.host_values(scopes, (*HOST_VARIABLES, *ROUTING, *of_plugin), len(every))
         inventory = Inventory(
             groups={name: [host.name for host in group.get_hosts()] for name, group in self.source.groups.items()},
             addresses={
@@ -112,7 +112,7 @@ class InventoryReader:
             found.append(Problem(problem.message, problem.fix, problem.hosts, problem.variable, where))
         return found
 
-    def _host_values(self, scopes: Sequence[Scope], names: Sequence[str], hosts: int) -> dict[str, dict[str, Any]]:
+    def host_values(self, scopes: Sequence[Scope], names: Sequence[str], hosts: int) -> dict[str, dict[str, Any]]:
         """Each of these variables by host; what cannot be resolved is the roles' check's to report."""
         values: dict[str, dict[str, Any]] = {name: {} for name in names}
         advance = self.progress("read the addresses of", hosts)
@@ -133,7 +133,7 @@ class InventoryReader:
         return values
 
     def _fleet_values(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The variables that the whole fleet shares, as one host has them; as _host_values."""
+        """The variables that the whole fleet shares, as one host has them; as host_values."""
         variables, found = Variables(raw, self.resolver), {}
         for name in raw:
             if name.startswith(f"{FLEET}_"):

@@ -1,0 +1,85 @@
+"""What `muster roll` reads of an inventory for its workers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
+from ansible_collections.muster.fleet.plugins.module_utils.host.places import levels_of
+from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import UNRESOLVED
+from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader, Read
+
+from gpu_burnin.fleet.feeds.limits import LIMITS, OTHERS
+from gpu_burnin.fleet.waves.grants import EXTENDED, FOR_NEW, LEVEL, MODE, RETEST_LEVEL
+
+_BURNIN = Path(__file__).resolve().parents[2] / "roles/gpu_burnin/defaults/main.yml"
+
+
+def workers_of(reader: InventoryReader, read: Read, group: str, nodes: Iterable[str]) -> list[str]:
+    """The hosts of a group in the form of --worker."""
+    names = read.inventory.groups.get(group, ())
+    if not names:
+        raise AnsibleActionFail(f"the inventory has no hosts in a group {group}; name the group of its workers")
+    if both := sorted(set(names) & set(nodes)):
+        raise AnsibleActionFail(
+            f"{both[0]} is a node of the fleet and in the group {group}; take it out, a worker is another machine"
+        )
+    values = _values(reader, read, ("ansible_host", "ansible_user", "ansible_port", "muster_roll_shards"))
+    found = []
+    for name in names:
+        host, user, port, shards = (values[key].get(name) for key in values)
+        login = f"{user}@{host or name}" if user else str(host or name)
+        found.append(f"{login}{f':{port}' if port else ''}{f'={shards}' if shards else ''}")
+    return found
+
+
+def power_of(reader: InventoryReader, read: Read, nodes: Sequence[str]) -> dict[str, Any]:
+    """How many nodes may swing their power where, and which of these do: gpu_burnin.fleet.waves.grants.Power."""
+    usual, fleet = reader.file(_BURNIN), read.inventory.fleet
+    values = _values(reader, read, (MODE, OTHERS, EXTENDED, LEVEL, RETEST_LEVEL, FOR_NEW))
+    nodes = [name for name in nodes if name in read.inventory.groups.get("gpu_nodes", ())]
+    try:
+        places = {name: levels_of(name, read.inventory.places.get(name) or {}) for name in nodes}
+    except FleetError as error:
+        raise AnsibleActionFail(str(error)) from error
+    of_nodes = {key: [values[key].get(name, usual.get(key, "")) for name in nodes] for key in values}
+    # The role's own default of the second is the first.
+    levels = (values[RETEST_LEVEL].get(name, values[LEVEL].get(name, usual[LEVEL])) for name in nodes)
+    return {
+        "by_feed": fleet.get(LIMITS) or {},
+        # The play's first host has a word for all, and workers' shards begin with others.
+        "others": int(min(_numbers(OTHERS, nodes, of_nodes[OTHERS]), default=usual[OTHERS])),
+        "extended_s": max(_numbers(EXTENDED, nodes, of_nodes[EXTENDED]), default=0.0),
+        "scaled": str(fleet.get("fleet_scale", False)).lower() in ("true", "yes", "1"),
+        "feeds": {name: place.get("feed", "") for name, place in places.items()},
+        "modes": dict(zip(nodes, map(str, of_nodes[MODE]), strict=True)),
+        "levels": sorted({str(level) for level in levels}),
+        "for_new": any(of_nodes[FOR_NEW]),
+    }
+
+
+def _numbers(variable: str, nodes: Sequence[str], values: Sequence[Any]) -> list[float]:
+    """Raises AnsibleActionFail for what is no number above 0."""
+    found = []
+    for name, value in zip(nodes, values, strict=True):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not (math.isfinite(number) and number > 0):
+            raise AnsibleActionFail(f"{variable} of {name} is {value!r}; give a number above 0")
+        found.append(number)
+    return found
+
+
+def _values(reader: InventoryReader, read: Read, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Variables of all hosts. Raises AnsibleActionFail for one that cannot be resolved."""
+    found: dict[str, dict[str, Any]] = reader.host_values(read.scopes, names, len(read.homes))
+    for name, values in found.items():
+        if unknown := [host for host, value in values.items() if value is UNRESOLVED]:
+            raise AnsibleActionFail(f"{name} of {unknown[0]} cannot be resolved, and workers need it; correct it")
+    return found
