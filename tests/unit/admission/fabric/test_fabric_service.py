@@ -295,30 +295,6 @@ def test_a_new_leader_goes_on_and_counts_nothing_twice() -> None:
     assert made.under_test() == set() and made.count("passed") == 1
 
 
-def test_a_node_that_changes_while_its_test_ends_counts_nothing_twice() -> None:
-    made, refused = fleet(2, bad={"gpu-1"}), list[str]()
-
-    def patch(path: str, patch: list[dict[str, Any]], what: str = "") -> dict[str, Any]:
-        if path.startswith(NODE) and len(refused) < 3 and any(one["op"] == "remove" for one in patch):
-            refused.append(path)
-            raise Conflict(f"{path}: it has changed", 409)
-        return made.patch(path, patch, what)
-
-    made.service.writes.api = cast(KubeApi, SimpleNamespace(patch=patch, find=made.find))
-    made.go_on(12)
-    assert len(refused) == 3 and not made.under_test()
-    assert made.count("failed") == 1.0 and sorted(made.alarms.names) == ["gpu-1", "gpu-2"]
-
-
-def test_a_test_that_could_be_given_to_nobody_has_not_begun() -> None:
-    made = fleet(2, failing={"gpu-1", "gpu-2"})
-    made.go_on(3)
-    assert not made.service.candidates.budgets.between and "are tested" not in made.said.getvalue()
-    made.failing.clear()
-    made.go_on(6)
-    assert "gpu-1, gpu-2 are tested" in made.said.getvalue() or "gpu-2, gpu-1 are tested" in made.said.getvalue()
-
-
 def test_a_pause_begins_nothing_and_ends_what_is_under_way() -> None:
     made = fleet(2)
     made.go_on(1)

@@ -1,4 +1,4 @@
-"""Tests between nodes where something goes wrong: half-written results, silence, bad partners, budgets and firewalls."""
+"""Tests between nodes where something goes wrong: half-written results, silence, bad partners, budgets, firewalls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
 from gpu_burnin.api.fabric_note import NO_ADDRESS, FabricAnswer, Part, fabric_text, read_fabric_request
 from tests.support.rendezvous_hosts import Host
-from tests.unit.admission.fabric.test_fabric_service import NAMES, RULES, fleet, named
+from tests.unit.admission.fabric.test_fabric_service import NAMES, NODE, RULES, fleet, named
 
 
 @pytest.mark.parametrize("boot", ["", "0b1c2d3e-0000-4000-8000-999999999999"])
@@ -160,3 +160,27 @@ def test_a_node_without_its_address_is_a_suspect_and_says_why() -> None:
     made.go_on(120)
     assert made.outcomes() == {"gpu-1": "passed", "gpu-2": "suspect", "gpu-3": "passed"}
     assert made.proof("gpu-2")["claim"] == why and set(made.alarms.names) == {"gpu-2"}
+
+
+def test_a_node_that_changes_while_its_test_ends_counts_nothing_twice() -> None:
+    made, refused = fleet(2, bad={"gpu-1"}), list[str]()
+
+    def patch(path: str, patch: list[dict[str, Any]], what: str = "") -> dict[str, Any]:
+        if path.startswith(NODE) and len(refused) < 3 and any(one["op"] == "remove" for one in patch):
+            refused.append(path)
+            raise Conflict(f"{path}: it has changed", 409)
+        return made.patch(path, patch, what)
+
+    made.service.writes.api = cast(KubeApi, SimpleNamespace(patch=patch, find=made.find))
+    made.go_on(12)
+    assert len(refused) == 3 and not made.under_test()
+    assert made.count("failed") == 1.0 and sorted(made.alarms.names) == ["gpu-1", "gpu-2"]
+
+
+def test_a_test_that_could_be_given_to_nobody_has_not_begun() -> None:
+    made = fleet(2, failing={"gpu-1", "gpu-2"})
+    made.go_on(3)
+    assert not made.service.candidates.budgets.between and "are tested" not in made.said.getvalue()
+    made.failing.clear()
+    made.go_on(6)
+    assert "gpu-1, gpu-2 are tested" in made.said.getvalue() or "gpu-2, gpu-1 are tested" in made.said.getvalue()
