@@ -203,13 +203,17 @@ def _passes(row: Row) -> int:
 
 
 def _suspect(row: Row, free: _Free, turns: Turns) -> Row | None:
-    """Another suspect that it was not tested with, nor lately with anybody."""
+    """Another suspect, tested with nobody lately: one that it has not met, else not the one that it met last."""
+    found: Row | None = None
     for leaf in (row.leaf, None):
         for other in islice(free.pool(_Kind.SUSPECT, leaf), _MOST_COMPARED):
-            known = other.name in _partners(row) or row.name in _partners(other)
-            if not known and free.age_s(other) >= turns.again_s and _may_meet(row, other):
+            last = row.name in _partners(other)[-1:] or other.name in _partners(row)[-1:]
+            if last or free.age_s(other) < turns.again_s or not _may_meet(row, other):
+                continue
+            if other.name not in _partners(row) and row.name not in _partners(other):
                 return other
-    return None
+            found = found or other
+    return found
 
 
 def _best(row: Row, free: _Free, others: Iterable[Row]) -> Row | None:

@@ -85,10 +85,18 @@ def test_no_good_node_meets_a_suspect_before_it_is_proven() -> None:
     assert [one.why for one in chosen] == ["a suspect, s, needs partners that are proven"]
 
 
-def test_suspects_are_tested_with_each_other_where_nobody_else_is_free_and_not_the_same_two_again() -> None:
+def test_suspects_are_tested_with_each_other_where_nobody_else_is_free_and_not_the_same_two_at_once() -> None:
     rows = [Row("s", "a", SUSPECT), Row("t", "a", SUSPECT)]
     assert set(pairs(rows)[0]) == {"s", "t"}
     assert pairs([rows[0], Row("t", "a", replace(SUSPECT, partners=("s",)))]) == []
+    # Where all have met, as behind a firewall that stays closed, it goes round; one that it has not met comes first.
+    met = [Row("s", "a", replace(SUSPECT, partners=("u", "t"))), Row("u", "a", replace(SUSPECT, partners=("s", "x")))]
+    met.append(Row("t", "a", replace(SUSPECT, partners=("u", "s"))))
+    assert {frozenset(one) for one in pairs(met, 2)} <= {frozenset({"s", "u"}), frozenset({"t", "u"})} and pairs(met, 2)
+    assert {frozenset(one) for one in pairs([met[0], met[1], Row("v", "b", SUSPECT)], 2)} <= {
+        frozenset({"s", "v"}),
+        frozenset({"u", "v"}),
+    }
     young = replace(SUSPECT, tested_at="2026-11-28T11:55:00Z")
     assert pairs([rows[0], Row("t", "a", young)]) == []
     assert pairs([*rows, Row("p", "b", PROVEN)]) in ([("s", "p")], [("t", "p")])

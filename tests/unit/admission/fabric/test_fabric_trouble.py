@@ -136,13 +136,19 @@ def test_one_bad_partner_that_is_proven_has_no_good_node_named(proven: int) -> N
     assert made.outcomes() == dict.fromkeys(made.hosts, "passed") | {"gpu-1": made.outcomes()["gpu-1"]}
 
 
-def test_after_a_firewall_that_stopped_all_the_fleet_comes_back_by_itself() -> None:
-    made = fleet(6)
+@pytest.mark.parametrize("number", [3, 4, 6])
+def test_after_a_firewall_that_stopped_all_the_fleet_comes_back_by_itself(number: int) -> None:
+    made = fleet(number)
     made.bad = set(made.hosts)
-    made.go_on(300)
+    # So long that each has met all others.
+    for _ in range(6):
+        made.go_on(30)
+        made.now_s += 600
     assert set(made.outcomes().values()) == {"suspect"}
     made.bad = set()
-    made.go_on(900)
+    for _ in range(6):
+        made.go_on(60)
+        made.now_s += 600
     assert made.outcomes() == dict.fromkeys(made.hosts, "passed")
 
 
