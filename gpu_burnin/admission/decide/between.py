@@ -7,7 +7,7 @@ from datetime import datetime
 from gpu_burnin.admission.decide.facts import Facts
 from gpu_burnin.admission.decide.finding import Finding, VerdictLabel
 from gpu_burnin.admission.decide.nodes import annotation
-from gpu_burnin.admission.decide.times import when
+from gpu_burnin.admission.decide.times import later, when
 from gpu_burnin.admission.view import Budget, Node
 from gpu_burnin.api.agent_note import NoteError
 from gpu_burnin.api.fabric_note import FabricRequest, read_fabric_request
@@ -16,6 +16,8 @@ from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import State
 
 FABRIC_NODE, FABRIC_SUSPECT = "FABRIC_NODE", "FABRIC_SUSPECT"
+# A request stays so long beyond its end, else the result of a test with a silent member would go with it.
+_KEPT_S = 15.0
 
 
 def requested_test(node: Node, names: Names) -> FabricRequest | None:
@@ -34,8 +36,15 @@ def fabric_test(facts: Facts) -> FabricRequest | None:
 
 
 def test_ends(request: FabricRequest, otherwise: datetime) -> datetime:
-    """When it is over at the latest."""
-    return when(request.until) or otherwise
+    """When it is over at the latest: the leader, who counts what it shows, comes to it first."""
+    until = when(request.until)
+    return otherwise if until is None else later(until, _KEPT_S)
+
+
+def done_since(proof: FabricProof, *times: datetime | None) -> bool:
+    """Whether something was done about the node at one of these times, after the newest of these tests."""
+    tested = when(proof.tested_at)
+    return any(at is not None and tested is not None and at > tested for at in times)
 
 
 def named_by_others(facts: Facts) -> Finding | None:
@@ -59,8 +68,6 @@ def suspected_by_others(facts: Facts) -> str:
 def _standing(facts: Facts) -> FabricProof | None:
     """What tests found of it, unless something was done about it since."""
     proof = facts.status.fabric
-    if proof is None:
+    if proof is None or done_since(proof, when(facts.status.retested), facts.repaired_at):
         return None
-    tested, retested, repaired = when(proof.tested_at), when(facts.status.retested), facts.repaired_at
-    done = [at for at in (retested, repaired) if at is not None and tested is not None and at > tested]
-    return None if done else proof
+    return proof

@@ -57,13 +57,16 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Tests with other nodes failed, and those others are proven: the fault is the node, its NIC, its cable or the "
         "port of its leaf switch",
         "Read the message for what failed. Look at the NIC's counters and the switch port, reseat or replace the "
-        "cable, then the NIC; `muster fabric run` with the node and some of its leaf tells which rail it is. Then "
-        "muster node retest NODE --reason REASON: it is let in after a pass, and tested with other nodes again.",
+        "cable, then the NIC. Then muster node retest NODE --reason REASON: it is let in after a pass, and tested with "
+        "other nodes again. Then `muster fabric run` with it and some of its leaf tells which rail it is.",
     ),
     "FABRIC_SUSPECT": (
-        "A test with another node failed, and which of the two it is was not told apart yet",
-        "Nothing, where idle nodes are proven: it is tested with three of them. Without a third node that is idle run "
-        "`muster fabric run` when there is one, or look at the NICs and cables of both.",
+        "A test with another node failed, and which of the two it is was not told apart yet; or the node has not the "
+        "address that it is to be tested at",
+        "Nothing, where other nodes are idle: it is tested with proven ones, and where there are none, suspects are "
+        "tested with each other. Of an address correct what the message names. Where it stays so, look at the NICs and "
+        "cables of the nodes in the message; muster node retest NODE --reason REASON then ends the suspicion with a "
+        "pass of its own, and it is tested with other nodes anew.",
     ),
     "FABRIC_WAITS": (
         "The node passed its own burn-in and waits for a test with another node, which the fleet asks for before it is "

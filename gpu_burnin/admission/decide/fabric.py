@@ -29,8 +29,10 @@ def wanted(code: str) -> str:
 
 
 def passed_at(proof: FabricProof | None, boot: str) -> datetime | None:
-    """When the node last passed with another one in this boot, None where it has not."""
+    """When the node last passed with another one in this boot, None where it has not, or its newest tests failed."""
     if proof is None or proof.outcome is not FabricOutcome.PASSED or not boot or proof.boot_id != boot:
+        return None
+    if proof.failed_with:
         return None
     return when(proof.tested_at)
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from gpu_burnin.api.evidence import one_line
 from gpu_burnin.api.fabric_documents import Holds, RendezvousError
-from gpu_burnin.api.fabric_note import FabricAnswer, FabricRequest, Part
+from gpu_burnin.api.fabric_note import NO_ADDRESS, FabricAnswer, FabricRequest, Part
 from gpu_burnin.api.rendezvous import FabricTest, Kind, Member, Nic
 from gpu_burnin.fabric import verify
 from gpu_burnin.fabric.model import Result
@@ -38,13 +39,15 @@ class Seen:
 class Step:
     """What is next. `give` is the request for those members that have another one; `result` ends the test.
 
-    `why` says what it waits for, or why it came to nothing.
+    `why` says what it waits for, or why it came to nothing; `faults` have the members that refused since something of
+    their own is not as it should be, each with it.
     """
 
     give: FabricRequest | None = None
     result: Result | None = None
     why: str = ""
     found: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
 
 
 def planned(
@@ -88,9 +91,10 @@ def step(
         why = f"{', '.join(found)} rebooted in the middle of it"
         return Step(result=Result(test.test, (), rebooted=found), why=why)
     answers = {name: one.answer for name, one in seen.items() if one.answer is not None and one.answer.id == request.id}
-    refused = {name: answer.why or "it refused" for name, answer in answers.items() if answer.part is Part.REFUSED}
+    refused = {name: one_line(one.why) or "it refused" for name, one in answers.items() if one.part is Part.REFUSED}
     if refused:
-        return _absent(test, refused)
+        faults = {name: why for name, why in refused.items() if answers[name].fault == NO_ADDRESS}
+        return replace(_absent(test, refused), faults=faults)
     if not request.offer:
         return _before_the_offer(request, test, seen, answers, now, settle_s=settle_s, holds=holds)
     if any(seen[name].request != request for name in test.names) and now < _time(request.until):

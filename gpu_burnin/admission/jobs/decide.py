@@ -307,7 +307,7 @@ class _Asked:
         if age_s is not None and age_s <= self.demand.gang_age_s:
             return
         if age_s is None:
-            words = "it has passed no test with another node in this boot"
+            words = "it has passed no test with another node in this boot, or one failed since"
         else:
             asked = f"{duration(self.demand.gang_age_s)} at most is asked"
             words = f"its last pass with another node is {duration(age_s)} old, {asked}"

@@ -37,7 +37,7 @@ class Summary:
 
     `tested_until` is when the test that was asked for should have an answer, None where there is none.
     `shut_by_restore` is as in decide/facts.py. `place` is rack and leaf.
-    `fabric` is what tests with other nodes found, of whatever boot; `boot_id` is the one that it was let in with.
+    `fabric` is what tests with other nodes found, of whatever boot; `retested` as in the record.
     """
 
     state: State
@@ -56,7 +56,7 @@ class Summary:
     place: tuple[str, str] = ("", "")
     has_nics: bool = False
     fabric: FabricProof | None = None
-    boot_id: str = ""
+    retested: str = ""
 
     def under_test(self, now: datetime) -> bool:
         """Whether a test was asked for that may have an answer yet."""
@@ -258,7 +258,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         place=(sys.intern(str(place.get("rack") or "")), sys.intern(str(place.get("leaf") or ""))),
         has_nics=bool(spec.get("fabric")),
         fabric=_part(FabricProof, status.get("fabric")),
-        boot_id=str((status.get("accepted") or {}).get("bootID") or ""),
+        retested=str(status.get("retested") or ""),
     )
 
 

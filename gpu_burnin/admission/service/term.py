@@ -14,7 +14,9 @@ from gpu_burnin.admission.client import CSRS, NODES, ApiError, Conflict, KubeApi
 from gpu_burnin.admission.decide import trim_node
 from gpu_burnin.admission.decide.fabric import wanted as wanted_between
 from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
+from gpu_burnin.admission.fabric.candidates import Candidates
 from gpu_burnin.admission.fabric.service import FabricTests
+from gpu_burnin.admission.fabric.writes import Writes
 from gpu_burnin.admission.jobs.service import WATCHES, JobCheck
 from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store
@@ -110,18 +112,16 @@ class Term:
             names,
             config.rules.settle_s,
             config.tests.ask_again_s,
-            api,
-            self.nodes,
-            self.records,
-            self.pods,
-            self.budgets,
-            choices,
-            *seen,
+            Candidates(
+                *(names, self.nodes, self.records, self.pods, self.budgets, choices),
+                lambda name, summary: wanted_between(summary.code) or self.jobs.gang_wanted(name),
+                lambda name: self.jobs.workloads.waiting_for(name),
+            ),
+            Writes(names, api, self.nodes, self.records, self.queue.add),
+            self.pause.why,
             journal,
             self.recorder,
             metrics,
-            lambda name, summary: wanted_between(summary.code) or self.jobs.gang_wanted(name),
-            lambda name: self.jobs.workloads.waiting_for(name),
         )
         self._system = frozenset(one.name for one in config.system_nodes)
         unknown, bring = f"{api.server}: it does not know", DEFINITIONS

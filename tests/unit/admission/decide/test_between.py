@@ -52,7 +52,10 @@ def test_while_one_is_under_way_no_new_pod_comes_and_the_node_stays_ready() -> N
 @pytest.mark.parametrize("text", [fabric_text(REQUEST), fabric_text(replace(REQUEST, until="x")), "{"])
 def test_at_its_end_nothing_stays_though_nobody_has_taken_it_away(text: str) -> None:
     at_test = seen(with_request(ready_view())).after
-    shown = seen(with_request(at_test, text), UNTIL)
+    if "T12" in text.partition("until")[2]:
+        # The leader, who counts a silent member, comes to its end first.
+        assert NAMES.fabric_test in notes_of(seen(with_request(at_test, text), UNTIL + timedelta(seconds=14)).after)
+    shown = seen(with_request(at_test, text), UNTIL + timedelta(seconds=15))
     assert shown.taints == frozenset() and NAMES.fabric_test not in notes_of(shown.after)
 
 

@@ -141,7 +141,7 @@ def test_a_test_or_a_window_at_the_deadline_is_waited_for() -> None:
     assert (found.code, found.ready) == (FABRIC_WAITS, False)
     assert found.decision.status.next is not None
     assert found.decision.status.next.what == "judged by its test with other nodes"
-    assert let_in(view, END + timedelta(seconds=61))
+    assert let_in(view, END + timedelta(seconds=75))
     window = changed(waiting(), calendar=(Maintenance("calendar", "started"),))
     assert not let_in(window, END)
 
@@ -165,6 +165,7 @@ def test_who_is_wanted_and_what_is_a_pass() -> None:
     assert passed_at(PASS, BOOT) == datetime.fromisoformat("2026-11-21T11:59:00+00:00")
     assert passed_at(None, BOOT) is passed_at(PASS, "") is passed_at(replace(PASS, boot_id="x"), BOOT) is None
     assert passed_at(replace(PASS, outcome=FabricOutcome.SUSPECT), BOOT) is None
+    assert passed_at(replace(PASS, failed_with=("gpu-3",)), BOOT) is None, "its newest test was none"
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -10,7 +10,7 @@ import pytest
 from gpu_burnin.admission.fabric.course import ANSWER_S, Seen, Step, planned, step
 from gpu_burnin.admission.sshsig import signature_holds
 from gpu_burnin.api import fabric_view, rendezvous
-from gpu_burnin.api.fabric_note import FabricAnswer, FabricRequest, Part
+from gpu_burnin.api.fabric_note import NO_ADDRESS, FabricAnswer, FabricRequest, Part
 from gpu_burnin.api.fabric_view import Outcome
 from gpu_burnin.api.rendezvous import parse_test
 from tests.support.rendezvous_hosts import KEYS, ONE, RUN, SECRET, THREE, TWO, Host
@@ -133,6 +133,16 @@ def test_a_member_that_refuses_makes_it_inconclusive() -> None:
     refused = FabricAnswer(RUN, Part.REFUSED, TWO.boot_id, why="busy: a burn-in is under way")
     found = at_work().change("gpu-2", answer=refused).step(request=given()).result
     assert found is not None and found.absent == {"gpu-2": "busy: a burn-in is under way"}
+    # What an agent says is one line, however much it is.
+    found = at_work().change("gpu-2", answer=replace(refused, why="x\n" * 40000)).step(request=given()).result
+    assert found is not None and len(found.absent["gpu-2"]) < 1000 and "\n" not in found.absent["gpu-2"]
+
+
+def test_a_member_without_its_address_is_told_from_one_that_is_busy() -> None:
+    refused = FabricAnswer(RUN, Part.REFUSED, TWO.boot_id, why="no interface has it", fault=NO_ADDRESS)
+    found = at_work().change("gpu-2", answer=refused).step(request=given())
+    assert found.faults == {"gpu-2": "no interface has it"} and found.result is not None
+    assert at_work().change("gpu-2", answer=replace(refused, fault="")).step(request=given()).faults == {}
 
 
 @pytest.mark.parametrize(

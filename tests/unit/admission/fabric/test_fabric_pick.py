@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
-from gpu_burnin.admission.fabric.pick import Row, pick
+from gpu_burnin.admission.fabric.pick import Row, Turns, pick
 from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
 
 NOW_S = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC).timestamp()
@@ -16,8 +17,11 @@ SUSPECT = replace(PROVEN, outcome=FabricOutcome.SUSPECT, passes=0)
 NAMED = replace(PROVEN, outcome=FabricOutcome.NAMED, failures=3)
 
 
-def pairs(rows: list[Row], places: int = 100, every_s: float = DAY_S, seed: int = 1) -> list[tuple[str, ...]]:
-    return [one.members for one in pick(rows, places, every_s, NOW_S, random.Random(seed))]
+def pairs(
+    rows: list[Row], places: int = 100, every_s: float = DAY_S, seed: int = 1, *, lone: bool = False
+) -> list[tuple[str, ...]]:
+    turns = Turns(every_s, NOW_S, lone=lone)
+    return [one.members for one in pick(rows, places, turns, random.Random(seed))]
 
 
 def test_new_nodes_of_a_leaf_are_tested_with_each_other_within_the_places() -> None:
@@ -47,7 +51,7 @@ def test_those_that_are_waited_for_come_first_then_suspects_then_the_oldest() ->
     rows = [Row("new", "l"), Row("s", "l", SUSPECT), Row("w", "l", wanted="x"), Row("old", "l", old)]
     rows += [Row(f"p-{number}", "l", PROVEN) for number in range(3)]
     assert [members[0] for members in pairs(rows)][:2] == ["w", "s"]
-    assert [one.why for one in pick(rows, 4, DAY_S, NOW_S, random.Random(1))] == [
+    assert [one.why for one in pick(rows, 4, Turns(DAY_S, NOW_S), random.Random(1))] == [
         "x",
         "it failed with another node, and nothing explains that yet",
     ]
@@ -65,11 +69,70 @@ def test_a_suspect_gets_a_proven_partner_of_its_leaf_that_it_was_not_with() -> N
     assert pairs(rows, 2) == [("s", "p-2")]
     assert pairs([suspect, Row("p-1", "a", PROVEN), Row("new", "a"), Row("q", "b", PROVEN)], 2) == [("s", "p-1")]
     assert pairs([suspect, Row("new", "a"), Row("q", "b", PROVEN)], 2) == [("s", "q")]
-    assert pairs([suspect, Row("new", "a")], 2) == [("s", "new")]
+    # One with which others have failed may be the bad one.
+    failed = replace(PROVEN, failed_with=("x",), tested_at="2026-11-01T00:00:00Z")
+    assert pairs([Row("s", "a", SUSPECT), Row("p-1", "a", failed), Row("p-2", "a", PROVEN)], 2) == [("s", "p-2")]
 
 
-def test_two_suspects_and_what_is_named_are_nobodys_partners() -> None:
-    assert pairs([Row("s", "a", SUSPECT), Row("t", "a", SUSPECT)]) == []
+def test_no_good_node_meets_a_suspect_before_it_is_proven() -> None:
+    suspect, once = Row("s", "a", SUSPECT), replace(PROVEN, passes=1)
+    # The last one of the fleet that is none has nobody with whom it could be.
+    assert pairs([suspect, Row("new", "a")], every_s=0) == []
+    assert pairs([suspect, Row("new", "a")], every_s=0, lone=True) == [("s", "new")]
+    rows = [suspect, Row("new", "b"), Row("n-1", "b", once), Row("n-2", "b", once)]
+    assert {frozenset(one) for one in pairs(rows, every_s=0)} == {frozenset({"n-1", "n-2"})}
+    chosen = pick(rows, 2, Turns(0, NOW_S), random.Random(1))
+    assert [one.why for one in chosen] == ["a suspect, s, needs partners that are proven"]
+
+
+def test_suspects_are_tested_with_each_other_where_nobody_else_is_free_and_not_the_same_two_at_once() -> None:
+    rows = [Row("s", "a", SUSPECT), Row("t", "a", SUSPECT)]
+    assert set(pairs(rows)[0]) == {"s", "t"}
+    assert pairs([rows[0], Row("t", "a", replace(SUSPECT, partners=("s",)))]) == []
+    # Where all have met, as behind a firewall that stays closed, it goes round; one that it has not met comes first.
+    met = [Row("s", "a", replace(SUSPECT, partners=("u", "t"))), Row("u", "a", replace(SUSPECT, partners=("s", "x")))]
+    met.append(Row("t", "a", replace(SUSPECT, partners=("u", "s"))))
+    assert {frozenset(one) for one in pairs(met, 2)} <= {frozenset({"s", "u"}), frozenset({"t", "u"})} and pairs(met, 2)
+    assert {frozenset(one) for one in pairs([met[0], met[1], Row("v", "b", SUSPECT)], 2)} <= {
+        frozenset({"s", "v"}),
+        frozenset({"u", "v"}),
+    }
+    young = replace(SUSPECT, tested_at="2026-11-28T11:55:00Z")
+    assert pairs([rows[0], Row("t", "a", young)]) == []
+    assert pairs([*rows, Row("p", "b", PROVEN)]) in ([("s", "p")], [("t", "p")])
+    assert pairs([*rows, Row("n-1", "b"), Row("n-2", "b")])[0] in (("n-1", "n-2"), ("n-2", "n-1"))
+
+
+def test_a_node_that_a_job_is_about_to_have_meets_a_suspect_of_that_job_alone() -> None:
+    mine, other = Row("p", "a", PROVEN, jobs=("j",)), Row("q", "a", PROVEN, jobs=("k",))
+    assert pairs([Row("s", "a", SUSPECT, jobs=("j",)), mine, other]) == [("s", "p")]
+    assert pairs([Row("s", "a", SUSPECT), mine, other]) == []
+    assert pairs([Row("w", "a", wanted="x"), mine]) == [] == pairs([Row("n", "a", jobs=("j",)), Row("m", "a")])
+
+
+def test_a_large_fleet_is_looked_through_in_a_moment() -> None:
+    """What is read of the nodes is counted: each with each would be millions."""
+    reads = 0
+
+    class Counted(Row):
+        __slots__ = ()
+
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal reads
+            reads += 1
+            return super().__getattribute__(name)
+
+    suspects = [Counted(f"n-{number}", f"leaf-{number // 16}", SUSPECT) for number in range(3000)]
+    assert len(pairs(list(suspects), 64)) == 32 and reads < 300_000
+    reads = 0
+    known = [Counted(f"n-{number}", "a", replace(SUSPECT, partners=(f"n-{number ^ 1}",))) for number in range(3000)]
+    assert len(pairs(list(known), 64)) == 32 and reads < 300_000
+    reads = 0
+    without = [Counted(f"n-{number}", "", None, "waits") for number in range(3000)]
+    assert len(pairs(list(without), 128)) == 64 and reads < 300_000
+
+
+def test_what_is_named_is_nobodys_partner() -> None:
     assert pairs([Row("s", "a", SUSPECT), Row("n", "a", NAMED)]) == []
     assert pairs([Row("new", "a"), Row("n", "a", NAMED)]) == []
 
@@ -84,7 +147,7 @@ def test_a_leaf_is_tested_as_a_whole_where_all_its_nodes_are_free_and_proven_and
     leaf = [Row(f"n-{number}", "a", PROVEN) for number in range(4)]
 
     def groups(rows: list[Row], places: int = 4, **due: int) -> list[tuple[str, ...]]:
-        return [one.members for one in pick(rows, places, DAY_S, NOW_S, random.Random(1), due)]
+        return [one.members for one in pick(rows, places, Turns(DAY_S, NOW_S), random.Random(1), due)]
 
     assert groups(leaf, a=4) == [("n-0", "n-1", "n-2", "n-3")]
     assert groups(leaf) == [] == groups(leaf, 3, a=4) == groups(leaf, a=5) == groups(leaf, b=4)

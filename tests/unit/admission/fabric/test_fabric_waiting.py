@@ -44,7 +44,7 @@ def test_a_claim_that_a_retest_has_ended_is_not_carried_into_the_next_tests() ->
     made.go_on(120)
     old = {**made.proof("gpu-3"), "outcome": "named", "testedAt": "2026-11-28T11:00:00Z", "failures": 3, "claim": "x"}
     # decide() holds it against the node no more: the code says what it waits for.
-    made.status("gpu-3", state="testing", code=FABRIC_WAITS, fabric=old)
+    made.status("gpu-3", state="testing", code=FABRIC_WAITS, fabric=old, retested="2026-11-28T11:30:00Z")
     made.now_s += 5.0
     made.service.tick()
     assert "gpu-3" in made.under_test()
@@ -63,12 +63,24 @@ def test_a_claim_that_a_retest_has_ended_is_not_carried_into_the_next_tests() ->
 
 def test_nodes_of_a_job_that_is_about_to_start_are_in_no_test_that_it_does_not_wait_for() -> None:
     made = fleet(4)
-    made.service.spoken_for = lambda name: name in ("gpu-1", "gpu-2", "gpu-3")
+    made.service.candidates.spoken_for = lambda name: ["ml/job"] if name in ("gpu-1", "gpu-2", "gpu-3") else []
     made.service.tick()
     assert made.under_test() == set()
     made = fleet(4, places=0)
-    made.service.spoken_for = lambda name: name in ("gpu-1", "gpu-2", "gpu-3")
-    made.service.wanted = lambda name, summary: "a job" if name in ("gpu-1", "gpu-2") else ""
+    made.service.candidates.spoken_for = lambda name: ["ml/job"] if name in ("gpu-1", "gpu-2", "gpu-3") else []
+    made.service.candidates.wanted = lambda name, summary: "a job" if name in ("gpu-1", "gpu-2") else ""
+    made.service.tick()
+    assert made.under_test() == {"gpu-1", "gpu-2"}
+
+
+def test_a_suspect_of_a_job_is_tested_with_nodes_of_its_job_and_of_no_other() -> None:
+    jobs = {"gpu-1": ["ml/a"], "gpu-2": ["ml/a"], "gpu-3": ["ml/b"]}
+    made = fleet(3)
+    made.go_on(120)
+    made.service.candidates.spoken_for = lambda name: jobs[name]
+    suspect = {**made.proof("gpu-1"), "outcome": "suspect", "passes": 0}
+    made.status("gpu-1", fabric=suspect, state="suspect", code="FABRIC_SUSPECT")
+    made.now_s += 5.0
     made.service.tick()
     assert made.under_test() == {"gpu-1", "gpu-2"}
 
