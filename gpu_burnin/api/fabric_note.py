@@ -19,6 +19,8 @@ from gpu_burnin.types import OMIT_DEFAULT
 
 # All annotations of an object have 256 KiB.
 MOST_CHARS = 96 << 10
+# What FabricAnswer.fault may be: an address that the test has for the node is not on it.
+NO_ADDRESS = "address"
 _ABSENT = {OMIT_DEFAULT: True}
 _T = TypeVar("_T")
 
@@ -50,7 +52,10 @@ class Part(StrEnum):
 
 @dataclass(frozen=True)
 class FabricAnswer:
-    """DOMAIN/fabric, the node's own. `offer` is rank 0's alone; `view` is what the member found, signed."""
+    """DOMAIN/fabric, the node's own. `offer` is rank 0's alone; `view` is what the member found, signed.
+
+    `fault` says of a refusal that the node itself is its cause: NO_ADDRESS, or "" where it is not known to be.
+    """
 
     id: str
     part: Part
@@ -58,6 +63,7 @@ class FabricAnswer:
     offer: str = field(default="", repr=False, metadata=_ABSENT)
     view: str = field(default="", metadata=_ABSENT)
     why: str = field(default="", metadata=_ABSENT)
+    fault: str = field(default="", metadata=_ABSENT)
 
 
 def fabric_text(note: FabricRequest | FabricAnswer) -> str:
