@@ -61,8 +61,6 @@ class FabricPart:
         self._request: FabricRequest | None = None
         self._look_s = 0.0
         self._answer: FabricAnswer | None = None
-        # What an agent before this one has left counts as well.
-        self._to_forget = True
 
     @property
     def annotation(self) -> str | None:
@@ -79,11 +77,11 @@ class FabricPart:
             self._request = None if text is None else read_fabric_request(text)
         except NoteError as error:
             # It has no id that could be answered.
-            self._request, self._answer, self._to_forget, self._look_s = None, None, True, 0.0
+            self._request, self._answer = None, None
             return f"a test with other nodes cannot be read: {error}"
         self._look_s = 0.0
         if self._request is None:
-            self._answer, self._to_forget = None, True
+            self._answer = None
             return ""
         if before is None or before.id != self._request.id:
             self._answer = None
@@ -97,8 +95,7 @@ class FabricPart:
             return ""
         self._look_s = now_s + _LOOK_S
         if request is None:
-            if self._to_forget:
-                self._forget()
+            self._forget()
             return ""
         try:
             folder = self._of(request)
@@ -113,14 +110,14 @@ class FabricPart:
         return f"the test with other nodes {request.id} is {self._answer.part}{_because(self._answer.why)}"
 
     def _forget(self) -> None:
-        """End what still runs of a test that nobody asks for; then its files go, and with them its secret."""
+        """End what still runs of a test that nobody asks for; then its files go, and with them its secret.
+
+        Of what an agent before this one has left too.
+        """
         # Where systemd does not say, or a file cannot go, the next look tries again.
         with contextlib.suppress(GpuBurninError, OSError):
-            if not self._folder.is_dir():
-                self._to_forget = False
-            elif self._system.end_part():
+            if self._folder.is_dir() and self._system.end_part():
                 shutil.rmtree(self._folder)
-                self._to_forget = False
 
     def _is_free(self, request: FabricRequest) -> bool:
         """Before the first step of a test: whether none of before runs, which is ended. Then its files go."""
