@@ -6,7 +6,6 @@ import contextlib
 import errno
 import logging
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -39,7 +38,7 @@ from gpu_burnin.report import build, model
 from gpu_burnin.report.series import build_series
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.clock import RunClock, Times
-from gpu_burnin.system.host import read_host
+from gpu_burnin.system.host import host_name, read_host
 from gpu_burnin.system.interrupts import Interrupts
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import KernelLog, open_kernel_log
@@ -198,7 +197,7 @@ def _new_run(store: Store) -> Iterator[_Begun]:
             shutil.rmtree(run.run.path, ignore_errors=True)
         code = EXIT_INCONCLUSIVE if run is not None and run.begun else EXIT_USAGE
         if (why := _why_given_up(error, store)) is not None:
-            raise GpuBurninError(f"{socket.gethostname()}: the run gave up: {why}", code) from error
+            raise GpuBurninError(f"{host_name()}: the run gave up: {why}", code) from error
         if isinstance(error, GpuBurninError) and error.exit_code < code:
             raise GpuBurninError(str(error), code) from error
         raise
@@ -213,7 +212,7 @@ def _verdict_shown(judged: Judgement) -> Iterator[None]:
         _LOG.exception("the report cannot be made")
         reasons = "".join(f"; {reason.code}: {reason.message}" for reason in judged.reasons[:_MOST_REASONS])
         raise GpuBurninError(
-            f"{socket.gethostname()}: the verdict is {judged.verdict}, but its report cannot be made ({error!r}), a "
+            f"{host_name()}: the verdict is {judged.verdict}, but its report cannot be made ({error!r}), a "
             f"fault of gpu-burnin itself; the gate stays closed{reasons}",
             EXIT_FAIL if judged.verdict is Verdict.FAIL else EXIT_INCONCLUSIVE,
         ) from error

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.files import parse_json
+from gpu_burnin.system.host import host_name
 from gpu_burnin.types import JSON, Action, Verdict
 
 SCHEMA = "muster-evidence/v1"
@@ -177,11 +177,10 @@ def ssh_keygen(arguments: list[str], data: bytes) -> subprocess.CompletedProcess
             check=False,
         )
     except FileNotFoundError as error:
-        raise GpuBurninError(f"{socket.gethostname()}: ssh-keygen is missing; install openssh-client") from error
+        raise GpuBurninError(f"{host_name()}: ssh-keygen is missing; install openssh-client") from error
     except subprocess.TimeoutExpired as error:
         raise GpuBurninError(
-            f"{socket.gethostname()}: ssh-keygen gave no answer in {_SSH_KEYGEN_TIMEOUT_S:.0f} s; "
-            "look at the load of the host"
+            f"{host_name()}: ssh-keygen gave no answer in {_SSH_KEYGEN_TIMEOUT_S:.0f} s; look at the load of the host"
         ) from error
 
 

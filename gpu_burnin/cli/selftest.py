@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -27,6 +26,7 @@ from gpu_burnin.judge import telemetry_selftest
 from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.host import host_name
 from gpu_burnin.system.interrupts import Interrupts
 from gpu_burnin.system.streams import readers_may_leave
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover, select
@@ -86,7 +86,7 @@ def selftest_plan(
     seed: int | None,
 ) -> Plan:
     """What a self-test does with the GPUs that were found. Raises GpuBurninError."""
-    host = socket.gethostname()
+    host = host_name()
     known = [name for name in CHECK_NAMES if name in SELFTESTED]
     if unknown := sorted(set(checks or ()) - SELFTESTED):
         raise GpuBurninError(f"{host}: no self-test for {', '.join(unknown)}: choose from {', '.join(known)}")

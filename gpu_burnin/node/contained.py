@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.system.files import read_text, write_atomic
+from gpu_burnin.system.host import host_name
 from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT
 
 DRIVER, LINKS = Path("/driver"), "driver"
@@ -74,9 +74,7 @@ def make_key(path: Path) -> None:
     try:
         subprocess.run(command, check=True, timeout=_KEYGEN_TIMEOUT_S, capture_output=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise GpuBurninError(
-            f"{socket.gethostname()}: ssh-keygen makes no key ({error}); is it in the image?"
-        ) from error
+        raise GpuBurninError(f"{host_name()}: ssh-keygen makes no key ({error}); is it in the image?") from error
     new.with_name(f"{new.name}.pub").unlink()
     new.rename(path)
 
@@ -181,6 +179,10 @@ class Contained(System):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(wait_s)
                 break
+        return True
+
+    def end_part(self) -> bool:
+        """An agent in a pod takes no part in tests with other nodes, and has no systemd to ask."""
         return True
 
     def kubelet_runs(self) -> bool:

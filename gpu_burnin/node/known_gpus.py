@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.settings.config import LEAST_EXTENDED_S
 from gpu_burnin.settings.durations import write_duration
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
+from gpu_burnin.system.host import host_name
 from gpu_burnin.types import Gpu, Notice
 
 KNOWN_GPUS = "known-gpus.json"
@@ -63,9 +63,9 @@ def read_known(state_dir: Path) -> tuple[KnownGpu, ...]:
     except FileNotFoundError:
         return ()
     except PermissionError as error:
-        raise RecordError(f"{socket.gethostname()}: {path} cannot be read; run as root") from error
+        raise RecordError(f"{host_name()}: {path} cannot be read; run as root") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{socket.gethostname()}: {path} cannot be read ({error}); remove it") from error
+        raise RecordError(f"{host_name()}: {path} cannot be read ({error}); remove it") from error
 
 
 def new_gpus(gpus: Iterable[Gpu], known: Iterable[KnownGpu], *, simulated: bool) -> tuple[Gpu, ...]:

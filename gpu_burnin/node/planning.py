@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 
 from gpu_burnin.engine.plan import Plan
@@ -10,6 +9,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import Sku, load_skus
 from gpu_burnin.node.known_gpus import read_known
 from gpu_burnin.node.prepare import Prepared, RunOptions, planned
+from gpu_burnin.system.host import host_name
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover
 from gpu_burnin.types import Gpu
 
@@ -38,7 +38,7 @@ def plan_here(options: RunOptions) -> ShownPlan:
     known = read_known(options.config.state_dir) if options.config.extended_for_new_s else ()
     made = planned(options, found, backend, known)
     if not found.testable:
-        raise GpuBurninError(f"{socket.gethostname()}: {_no_gpu(found)}; {_ELSEWHERE}")
+        raise GpuBurninError(f"{host_name()}: {_no_gpu(found)}; {_ELSEWHERE}")
     return ShownPlan(made.plan, _why_simulated(options, found, backend), _no_pass(made))
 
 

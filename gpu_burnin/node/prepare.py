@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -24,7 +23,7 @@ from gpu_burnin.settings import expectations
 from gpu_burnin.settings.config import ALWAYS, Config
 from gpu_burnin.settings.expectations import Expectations, expectations_of
 from gpu_burnin.system.codec import to_json
-from gpu_burnin.system.host import Host, read_host
+from gpu_burnin.system.host import Host, host_name, read_host
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover, select
 from gpu_burnin.telemetry.kernel_log import open_kernel_log
@@ -91,13 +90,13 @@ def check_options(options: RunOptions) -> None:
     _refuse_conflicts(options, wanted_checks(options.config))
     for expect in (options.config.expect, options.expect):
         if expect.model is not None and (problem := load_skus().problem(expect.model)):
-            raise GpuBurninError(f"{socket.gethostname()}: expect.model {expect.model}: {problem}")
+            raise GpuBurninError(f"{host_name()}: expect.model {expect.model}: {problem}")
     try:
         level_time_s(level_of(options), options.duration_s)
         for spec in options.inject:
             parse_injection(spec)
     except PlanError as error:
-        raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
+        raise GpuBurninError(f"{host_name()}: {error}") from error
 
 
 def check_surroundings(config: Config) -> None:
@@ -105,7 +104,7 @@ def check_surroundings(config: Config) -> None:
 
     Raises GpuBurninError (exit 2).
     """
-    host = socket.gethostname()
+    host = host_name()
     load_reasons()
     load_skus()
     load_xids()
@@ -176,7 +175,7 @@ def planned(options: RunOptions, found: Found, backend: str, known: Iterable[Kno
             cpu_time_s=options.cpu_time_s,
         )
     except PlanError as error:
-        raise GpuBurninError(f"{socket.gethostname()}: {error}") from error
+        raise GpuBurninError(f"{host_name()}: {error}") from error
     left_out = tuple(name for name in wanted if name not in chosen)
     return Prepared(plan, found, read_host(), left_out, (*shortfalls, *_shortfalls(options, plan, found)), new)
 
@@ -186,7 +185,7 @@ def _without_links(chosen: tuple[str, ...]) -> tuple[str, ...]:
     left = tuple(name for name in chosen if not CHECKS[name].between_gpus)
     if not left:
         raise GpuBurninError(
-            f"{socket.gethostname()}: {', '.join(chosen)} cannot run: GPUs in MIG mode reach no other GPU; name others"
+            f"{host_name()}: {', '.join(chosen)} cannot run: GPUs in MIG mode reach no other GPU; name others"
         )
     return left
 
@@ -239,7 +238,7 @@ def _refuse_conflicts(options: RunOptions, wanted: tuple[str, ...]) -> None:
     elif options.duration_s is not None and options.level not in (None, "extended"):
         problem = f"--for sets the time of the level extended and does not go with --level {options.level}"
     if problem:
-        raise GpuBurninError(f"{socket.gethostname()}: {problem}")
+        raise GpuBurninError(f"{host_name()}: {problem}")
 
 
 def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:

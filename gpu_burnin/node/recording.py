@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -24,7 +23,7 @@ from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.report.series import RunSeries
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.files import write_atomic
-from gpu_burnin.system.host import Host
+from gpu_burnin.system.host import Host, host_name
 from gpu_burnin.types import JSON, Verdict
 
 
@@ -94,14 +93,14 @@ def _tried(what: str, step: Callable[[], object]) -> list[str]:
     try:
         step()
     except OSError as error:
-        return [f"{socket.gethostname()}: {what}: {_why(error)}; make room or fix it"]
+        return [f"{host_name()}: {what}: {_why(error)}; make room or fix it"]
     return []
 
 
 def _unwritten(run: RunDirectory, failed: Mapping[str, str]) -> str:
     reasons = dict.fromkeys(failed.values())
     whys = (f"{', '.join(name for name in failed if failed[name] == why)} ({why})" for why in reasons)
-    return f"{socket.gethostname()}: not written in {run.path}: {'; '.join(whys)}; make room or repair the disk"
+    return f"{host_name()}: not written in {run.path}: {'; '.join(whys)}; make room or repair the disk"
 
 
 def _sign(finished: Finished, written: outputs.Written, config: Config) -> str | None:
@@ -139,7 +138,7 @@ def _sign(finished: Finished, written: outputs.Written, config: Config) -> str |
         return None
     with contextlib.suppress(OSError):  # perhaps there, but not for certain on the disk
         (run.path / EVIDENCE).unlink(missing_ok=True)
-    return f"{socket.gethostname()}: there is no evidence of this run ({problem}): {means}"
+    return f"{host_name()}: there is no evidence of this run ({problem}): {means}"
 
 
 def _first_reason(report: model.Report) -> dict[str, str]:

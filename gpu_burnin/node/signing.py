@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from gpu_burnin.settings.config import Config
 from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.files import parse_json, read_bytes, read_text, write_atomic
-from gpu_burnin.system.host import Host
+from gpu_burnin.system.host import Host, host_name
 from gpu_burnin.types import JSON, Notice
 
 CODE = "NO_EVIDENCE"
@@ -35,7 +34,7 @@ def sign(data: bytes, host_key: Path, namespace: str = NAMESPACE) -> str:
     if done.returncode != 0 or not done.stdout:
         detail = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise GpuBurninError(
-            f"{socket.gethostname()}: cannot sign with the host key {host_key} "
+            f"{host_name()}: cannot sign with the host key {host_key} "
             f"({detail[-1] if detail else 'no reason given'}); run as root, or set host_key in the configuration"
         )
     return done.stdout.decode("ascii")
@@ -49,7 +48,7 @@ def own_public_key(host_key: Path) -> str:
         reason = done.stderr.decode("utf-8", "replace").strip().rpartition(": ")[2]
         advice = _KEY_ADVICE.get(reason, "make one without a passphrase")
         raise GpuBurninError(
-            f"{socket.gethostname()}: cannot read the host key {host_key} ({reason}): {advice}, or set host_key in "
+            f"{host_name()}: cannot read the host key {host_key} ({reason}): {advice}, or set host_key in "
             "the configuration"
         )
     return public_key(done.stdout.decode("utf-8", "replace"))
@@ -85,7 +84,7 @@ def obstacles(config: Config, host: Host) -> tuple[str, ...]:
     try:
         own_public_key(config.host_key)
     except GpuBurninError as error:
-        found.append(str(error).removeprefix(f"{socket.gethostname()}: "))
+        found.append(str(error).removeprefix(f"{host_name()}: "))
     return tuple(found)
 
 
@@ -96,7 +95,7 @@ def refuse_unsigned(config: Config, found: tuple[str, ...], *, simulated: bool) 
     """
     if found and config.require_evidence and (config.allow_simulated or not simulated):
         raise GpuBurninError(
-            f"{socket.gethostname()}: this run could not be signed, and require_evidence is set: {'; '.join(found)}; "
+            f"{host_name()}: this run could not be signed, and require_evidence is set: {'; '.join(found)}; "
             "to look without consequences, give --state-dir another directory"
         )
 

@@ -13,7 +13,6 @@ import fcntl
 import os
 import re
 import shutil
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from gpu_burnin.api.run_files import EVIDENCE, JOURNAL, MAX_SEQUENCE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink, write_atomic
+from gpu_burnin.system.host import host_name
 from gpu_burnin.system.locks import lock
 
 KEEP_RUNS = 50
@@ -103,7 +103,7 @@ class Store:
             fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise GpuBurninError(
-                f"{socket.gethostname()}: cannot use the state directory {self.root} ({error.strerror}); "
+                f"{host_name()}: cannot use the state directory {self.root} ({error.strerror}); "
                 "give --state-dir a directory that can be written, such as /tmp/gpu-burnin, or run as root"
             ) from error
         try:
@@ -112,8 +112,7 @@ class Store:
             except BlockingIOError as error:
                 holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 raise GpuBurninError(
-                    f"{socket.gethostname()}: another gpu-burnin run (pid {holder}) holds {self.root}/lock; "
-                    "wait for it to end"
+                    f"{host_name()}: another gpu-burnin run (pid {holder}) holds {self.root}/lock; wait for it to end"
                 ) from error
             # The holder's process id is written where there is room for it; the lock itself needs none.
             with contextlib.suppress(OSError):
@@ -146,11 +145,11 @@ class Store:
             return 0
         except OSError as error:
             raise GpuBurninError(
-                f"{socket.gethostname()}: {path} cannot be read ({error.strerror}); run as root, or repair it"
+                f"{host_name()}: {path} cannot be read ({error.strerror}); run as root, or repair it"
             ) from error
         if not (text.isascii() and text.isdecimal()) or len(text) > 16 or int(text) >= MAX_SEQUENCE:
             raise GpuBurninError(
-                f"{socket.gethostname()}: {path} does not hold a number; write one into it, at least the highest "
+                f"{host_name()}: {path} does not hold a number; write one into it, at least the highest "
                 "sequence that the cluster has seen of this node"
             )
         return int(text)
@@ -167,7 +166,7 @@ class Store:
     def raise_floor(self, sequence: int) -> None:
         """New runs get numbers above this one, never below those they would have had. Raises GpuBurninError."""
         if not 0 <= sequence < MAX_SEQUENCE - 1:
-            raise GpuBurninError(f"{socket.gethostname()}: {sequence} is no number of a run")
+            raise GpuBurninError(f"{host_name()}: {sequence} is no number of a run")
         if sequence <= max(self.floor(), self.counter()):
             return
         try:
@@ -175,7 +174,7 @@ class Store:
             write_atomic(self.root / _FLOOR, f"{sequence}\n".encode("ascii"))
         except OSError as error:
             raise GpuBurninError(
-                f"{socket.gethostname()}: cannot write {self.root / _FLOOR} ({error.strerror}); look at the disk"
+                f"{host_name()}: cannot write {self.root / _FLOOR} ({error.strerror}); look at the disk"
             ) from error
 
     def new_run(self, now: datetime) -> RunDirectory:

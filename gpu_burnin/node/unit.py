@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.files import read_text
+from gpu_burnin.system.host import host_name
 
 UNIT = "gpu-burnin-run.service"
 PUBLISH_UNIT = "gpu-burnin-publish.service"
@@ -124,7 +124,7 @@ def start(arguments: Sequence[str]) -> Started:
         for name in (ENDED, REPORT, PROGRESS):
             (RUN_DIR / name).unlink(missing_ok=True)
     except OSError as error:
-        raise GpuBurninError(f"{_host()}: {RUN_DIR} cannot be written ({error.strerror}); run as root") from error
+        raise GpuBurninError(f"{host_name()}: {RUN_DIR} cannot be written ({error.strerror}); run as root") from error
     end_s = time.monotonic() + _FORGOTTEN_S
     while systemctl("show", "--property=LoadState", UNIT).strip() == "LoadState=loaded" and time.monotonic() < end_s:
         time.sleep(POLL_S)
@@ -134,7 +134,7 @@ def start(arguments: Sequence[str]) -> Started:
         return Started(True, found.invocation or (over.invocation if over else ""))
     if found.running:  # somebody else was quicker
         return Started(False, found.invocation)
-    raise GpuBurninError(f"{_host()}: systemd-run cannot start the burn-in ({why(done)}); run as root")
+    raise GpuBurninError(f"{host_name()}: systemd-run cannot start the burn-in ({why(done)}); run as root")
 
 
 def state() -> UnitState:
@@ -200,11 +200,11 @@ def follow(
         sleep(POLL_S)
     over = ended()
     if over is None or over.invocation != invocation:
-        raise GpuBurninError(f"{_host()}: the burn-in in {UNIT} is gone; run it again", EXIT_INCONCLUSIVE)
+        raise GpuBurninError(f"{host_name()}: the burn-in in {UNIT} is gone; run it again", EXIT_INCONCLUSIVE)
     if over.exit_code is None:
         raise GpuBurninError(
-            f"{_host()}: the burn-in in {UNIT} was killed (signal {over.signal}); look at `journalctl -u {UNIT}` (out "
-            "of memory?) and run it again",
+            f"{host_name()}: the burn-in in {UNIT} was killed (signal {over.signal}); look at `journalctl -u {UNIT}` "
+            "(out of memory?) and run it again",
             EXIT_INCONCLUSIVE,
         )
     return over.exit_code
@@ -215,7 +215,7 @@ def systemctl(*arguments: str) -> str:
     done = call(["systemctl", *arguments])
     if done.returncode != 0:
         raise GpuBurninError(
-            f"{_host()}: systemd does not answer ({why(done)}); run as root, on a machine with systemd"
+            f"{host_name()}: systemd does not answer ({why(done)}); run as root, on a machine with systemd"
         )
     return done.stdout
 
@@ -235,14 +235,10 @@ def call(command_line: Sequence[str]) -> subprocess.CompletedProcess[str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GpuBurninError(
-            f"{_host()}: {command_line[0]} does not work ({error}); the burn-in's unit needs systemd"
+            f"{host_name()}: {command_line[0]} does not work ({error}); the burn-in's unit needs systemd"
         ) from error
 
 
 def why(done: subprocess.CompletedProcess[str]) -> str:
     """What it complained of, in one line."""
     return " ".join(done.stderr.split()) or "no reason given"
-
-
-def _host() -> str:
-    return socket.gethostname()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from gpu_burnin.settings.options import (
     whole,
 )
 from gpu_burnin.settings.state_dir import default_state_dir
+from gpu_burnin.system.host import host_name
 
 DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")
 BACKENDS = ("auto", "cuda", "cpu")
@@ -179,7 +179,7 @@ class Config:
     node_name: str = option(
         text("the name of the Node object"),
         "Name of the host's Node object.",
-        factory=lambda: socket.gethostname().lower(),
+        factory=lambda: host_name().lower(),
         default_text="the hostname",
         role=Role(variable=None, value="{{ inventory_hostname }}"),
     )

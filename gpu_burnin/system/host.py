@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import read_text
 
+# The Node's name, where the host's own name is another one: in the agent's pod, for all that runs there.
+NODE_VARIABLE = "GPU_BURNIN_NODE"
 MACHINE_ID = "etc/machine-id"
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 _MACHINE_ID_FORM = re.compile(r"[0-9a-f]{32}")
@@ -41,6 +44,11 @@ class Host:
     bmc: dict[str, str] = field(default_factory=dict)
 
 
+def host_name(environment: Mapping[str, str] = os.environ) -> str:
+    """By which people know this machine, for all that is told of it: in a pod the Node's name, and not the pod's."""
+    return environment.get(NODE_VARIABLE) or socket.gethostname()
+
+
 def _text(path: Path) -> str:
     """The stripped content, or "" for a file that is not there or may not be read."""
     try:
@@ -58,7 +66,7 @@ def machine_id(root: Path = Path("/")) -> str:
     value = _id(root / MACHINE_ID, _MACHINE_ID_FORM)
     if not value:
         raise GpuBurninError(
-            f"{socket.gethostname()}: {root / MACHINE_ID} holds no machine id (32 hexadecimal digits); make one "
+            f"{host_name()}: {root / MACHINE_ID} holds no machine id (32 hexadecimal digits); make one "
             "with `systemd-machine-id-setup`"
         )
     return value
@@ -68,7 +76,7 @@ def boot_id(root: Path = Path("/")) -> str:
     """The kernel's id of this boot; raises GpuBurninError when /proc does not give it."""
     value = _id(root / BOOT_ID, _BOOT_ID_FORM)
     if not value:
-        raise GpuBurninError(f"{socket.gethostname()}: {root / BOOT_ID} holds no boot id; mount /proc")
+        raise GpuBurninError(f"{host_name()}: {root / BOOT_ID} holds no boot id; mount /proc")
     return value
 
 
@@ -79,7 +87,7 @@ def read_host(root: Path = Path("/")) -> Host:
     return Host(
         machine_id=_id(root / MACHINE_ID, _MACHINE_ID_FORM),
         boot_id=_id(root / BOOT_ID, _BOOT_ID_FORM),
-        hostname=socket.gethostname(),
+        hostname=host_name(),
         kernel=os.uname().release,
         dmi={name: text for name in _DMI_FIELDS if (text := _text(dmi_dir / name))},
         bmc={name: text for name in _BMC_FIELDS if bmc_dirs and (text := _text(bmc_dirs[0] / name))},

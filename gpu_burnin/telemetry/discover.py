@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from importlib.util import find_spec
 
 from gpu_burnin.errors import GpuBurninError, install_hint
 from gpu_burnin.hardware.skus import load_skus
+from gpu_burnin.system.host import host_name
 from gpu_burnin.telemetry.inventory import DEFAULT_TIMEOUT_S, InventoryError, read_inventory_in_child
 from gpu_burnin.telemetry.pci import gpu_addresses, switch_addresses
 from gpu_burnin.telemetry.state import GpuState, known, to_gpu
@@ -58,7 +58,7 @@ def discover(timeout_s: float = DEFAULT_TIMEOUT_S) -> Found:
         node = read_inventory_in_child(timeout_s)
     except InventoryError as error:
         # Whoever tells of it names the host.
-        return Found(error=str(error).removeprefix(f"{socket.gethostname()}: "), no_real_gpu=not gpu_addresses())
+        return Found(error=str(error).removeprefix(f"{host_name()}: "), no_real_gpu=not gpu_addresses())
     return Found(
         gpus=tuple(to_gpu(state, _sku(state)) for state in node.gpus),
         lost=frozenset(state.uuid for state in node.gpus if state.lost or not state.uuid),
@@ -92,7 +92,7 @@ def choose_backend(asked: str, found: Found) -> str:
     why = _why_not_cuda(found)
     if why:
         raise GpuBurninError(
-            f"{socket.gethostname()}: no GPU can be tested (--backend {asked}): {why}; "
+            f"{host_name()}: no GPU can be tested (--backend {asked}): {why}; "
             "`gpu-burnin demo` shows the program without a GPU"
         )
     return "cuda"
@@ -132,7 +132,7 @@ def select(gpus: tuple[Gpu, ...], asked: tuple[str, ...] | None) -> tuple[Gpu, .
             here = ", ".join(f"{gpu.index} ({gpu.uuid})" if gpu.uuid else str(gpu.index) for gpu in gpus) or "none"
             problem = "fits several" if fits else "fits none"
             raise GpuBurninError(
-                f"{socket.gethostname()}: --gpus {name} {problem} of the GPUs here: {here}; "
+                f"{host_name()}: --gpus {name} {problem} of the GPUs here: {here}; "
                 "name each by index, UUID or PCI address"
             )
         chosen += [gpu for gpu in fits if gpu not in chosen]

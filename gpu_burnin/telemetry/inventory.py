@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,6 +12,7 @@ from importlib.util import find_spec
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.children import child_environment
 from gpu_burnin.system.codec import from_json, to_json
+from gpu_burnin.system.host import host_name
 from gpu_burnin.system.host_limits import scarce_in, shortage
 from gpu_burnin.telemetry.state import NodeState
 
@@ -41,7 +41,7 @@ def read_inventory_in_child(timeout_s: float = DEFAULT_TIMEOUT_S) -> NodeState:
     """
     if find_spec("pynvml") is None:
         raise ModuleNotFoundError("No module named 'pynvml'", name="pynvml")
-    host = socket.gethostname()
+    host = host_name()
     child = subprocess.Popen(
         [sys.executable, "-m", "gpu_burnin.telemetry.inventory"],
         stdin=subprocess.DEVNULL,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import socket
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, Self, TypeVar
 import pynvml
 
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+from gpu_burnin.system.host import host_name
 from gpu_burnin.telemetry.nvml_fabric import read_fabric
 from gpu_burnin.telemetry.nvml_library import LIBRARY, initialise, is_simulated
 from gpu_burnin.telemetry.nvml_links import read_links
@@ -60,7 +60,7 @@ class NvmlUnavailableError(GpuBurninError):
             code,
             f"NVML failed with {error_name(code)} (error {code}); look at the kernel log for NVRM lines, then reboot",
         )
-        super().__init__(f"{socket.gethostname()}: {fix}", EXIT_INCONCLUSIVE)
+        super().__init__(f"{host_name()}: {fix}", EXIT_INCONCLUSIVE)
         self.code = code
 
 

@@ -44,6 +44,12 @@ class Processes(System):
     def joining(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
+    def end_part(self) -> bool:
+        if self._child is None or self._child.poll() is not None:
+            return True
+        self._child.terminate()
+        return False
+
 
 def serve(config_path: Path, folder: Path) -> None:
     """Until it is killed."""

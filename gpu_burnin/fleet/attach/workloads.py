@@ -17,6 +17,7 @@ from gpu_burnin.api.attached import (
 )
 from gpu_burnin.api.names import MANAGED_BY, SYSTEM_NAMESPACE
 from gpu_burnin.fleet.attach.settings import Settings
+from gpu_burnin.system.host import NODE_VARIABLE
 
 CONFIG = "muster-config"
 ETC, TOKENS = "/etc/muster", "/var/run/secrets/muster"
@@ -113,9 +114,9 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
         "name": "agent",
         "image": settings.image,
         "command": ["gpu-burnin"],
-        "args": ["watch", "--config", f"{ETC}/agent.yaml", "--contained", "--node-name", "$(NODE_NAME)"],
+        "args": ["watch", "--config", f"{ETC}/agent.yaml", "--contained", "--node-name", f"$({NODE_VARIABLE})"],
         "env": [
-            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             {"name": "LD_LIBRARY_PATH", "value": _LINKS},
         ],
         "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},

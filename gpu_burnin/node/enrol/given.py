@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from pathlib import Path
 
 from gpu_burnin.api.enrolment import KERNEL_ARGUMENT, EnrolmentError, Handed, parse_handed
 from gpu_burnin.system.files import read_text
+from gpu_burnin.system.host import host_name
 
 FILE = "etc/muster/enrol"
 _CMDLINE = "proc/cmdline"
@@ -21,17 +21,17 @@ def given(root: Path = Path("/")) -> Handed:
     except FileNotFoundError:
         found = []
     except (OSError, UnicodeDecodeError) as error:
-        raise EnrolmentError(f"{socket.gethostname()}: cannot read {file} ({error}); write it again") from error
+        raise EnrolmentError(f"{host_name()}: cannot read {file} ({error}); write it again") from error
     words = read_text(root / _CMDLINE, errors="replace").split()
     found += [word.partition("=")[2] for word in words if word.startswith(f"{KERNEL_ARGUMENT}=")]
     if not found:
         raise EnrolmentError(
-            f"{socket.gethostname()}: this machine was given no token, neither in {file} (by user-data) nor as "
+            f"{host_name()}: this machine was given no token, neither in {file} (by user-data) nor as "
             f"{KERNEL_ARGUMENT}=NODE:ID.SECRET on the kernel's command line; make one (muster image token)"
         )
     if len(set(found)) > 1:
         raise EnrolmentError(
-            f"{socket.gethostname()}: this machine was given {len(set(found))} different tokens, by {file} and the "
+            f"{host_name()}: this machine was given {len(set(found))} different tokens, by {file} and the "
             "kernel's command line; leave one"
         )
     return parse_handed(found[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import socket
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import read_bytes, write_atomic
+from gpu_burnin.system.host import host_name
 
 _TIMEOUT_S = 30.0
 _KEY = "kubelet.key"
@@ -42,7 +42,7 @@ def pair_of(directory: Path, node: str) -> Pair:
         return Pair(read_bytes(key), read_bytes(request))
     except OSError as error:
         raise GpuBurninError(
-            f"{socket.gethostname()}: cannot keep kubelet's key in {directory} ({error}); make room, and run as root"
+            f"{host_name()}: cannot keep kubelet's key in {directory} ({error}); make room, and run as root"
         ) from error
 
 
@@ -56,12 +56,10 @@ def _openssl(*arguments: str) -> bytes:
     try:
         done = subprocess.run(["openssl", *arguments], capture_output=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError as error:
-        raise GpuBurninError(f"{socket.gethostname()}: openssl is missing; install it into the image") from error
+        raise GpuBurninError(f"{host_name()}: openssl is missing; install it into the image") from error
     except subprocess.TimeoutExpired as error:
-        raise GpuBurninError(f"{socket.gethostname()}: openssl gave no answer in {_TIMEOUT_S:.0f} s") from error
+        raise GpuBurninError(f"{host_name()}: openssl gave no answer in {_TIMEOUT_S:.0f} s") from error
     if done.returncode != 0 or not done.stdout:
         last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise GpuBurninError(
-            f"{socket.gethostname()}: openssl {arguments[0]} failed ({' '.join(last) or 'no reason given'})"
-        )
+        raise GpuBurninError(f"{host_name()}: openssl {arguments[0]} failed ({' '.join(last) or 'no reason given'})")
     return done.stdout

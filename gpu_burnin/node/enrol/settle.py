@@ -18,6 +18,7 @@ from gpu_burnin.node.enrol.course import Enrolled
 from gpu_burnin.settings.config import PublishConfig
 from gpu_burnin.system.codec import Misfit, from_json
 from gpu_burnin.system.files import parse_json, read_bytes, replace_symlink, write_atomic
+from gpu_burnin.system.host import host_name
 
 MANIFEST = "etc/muster/image.json"
 # Units that need the node's name wait for this file.
@@ -52,7 +53,7 @@ def read_manifest(root: Path = Path("/")) -> Manifest:
         return manifest
     except (OSError, Misfit, ValueError) as error:
         raise EnrolmentError(
-            f"{socket.gethostname()}: cannot read {path} ({error}); boot a machine that `gpu-burnin seal` has sealed"
+            f"{host_name()}: cannot read {path} ({error}); boot a machine that `gpu-burnin seal` has sealed"
         ) from error
 
 

@@ -11,10 +11,14 @@ from gpu_burnin.node.unit import call, parse_state, systemctl, why
 from gpu_burnin.system.files import read_text
 
 UNIT = "gpu-burnin-fabric.service"
+# By it the agent knows its own: a test of `muster fabric run` has a unit of the same name.
+_DESCRIPTION = "A test with other nodes"
 OFFER, KEYS, VIEW, OUTCOME, PROGRESS = "offer", "keys", "view", "outcome", "progress"
 # No test lasts so long: an hour to meet, and what it works.
 _MOST_S = 2 * 3600
 _MOST_WORDS = 200
+# What does not end when it is asked is killed: the next test waits for it.
+_STOP_S = 5
 
 
 def command(folder: Path) -> list[str]:
@@ -22,7 +26,7 @@ def command(folder: Path) -> list[str]:
     return [
         "systemd-run",
         f"--unit={UNIT}",
-        "--description=A test with other nodes",
+        f"--description={_DESCRIPTION}",
         "--quiet",
         "--collect",
         "--service-type=exec",
@@ -30,6 +34,7 @@ def command(folder: Path) -> list[str]:
         "--property=SuccessExitStatus=1 3",
         "--property=NoNewPrivileges=yes",
         f"--property=RuntimeMaxSec={_MOST_S}",
+        f"--property=TimeoutStopSec={_STOP_S}",
         f"--property=StandardOutput=append:{folder / OUTCOME}",
         f"--property=StandardError=append:{folder / PROGRESS}",
         "--",
@@ -53,6 +58,21 @@ def start(folder: Path) -> None:
 def running() -> bool:
     """Whether the unit is at work. Raises GpuBurninError when systemd does not say."""
     return parse_state(systemctl("show", "--property=ActiveState", UNIT)).running
+
+
+def end() -> bool:
+    """Ask a unit of an agent that is there to end, without waiting; whether there is none. Raises GpuBurninError.
+
+    One that has ended is there until systemd forgets it: only then another one can start. One of `muster fabric run`
+    is left to its end.
+    """
+    found = systemctl("show", "--property=LoadState,Description", UNIT).splitlines()
+    if "LoadState=loaded" not in found:
+        return True
+    if f"Description={_DESCRIPTION}" in found:
+        # Where it is forgotten meanwhile the next look says so.
+        call(["systemctl", "--no-block", "stop", UNIT])
+    return False
 
 
 def why_no_view(folder: Path) -> str:

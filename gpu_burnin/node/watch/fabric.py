@@ -12,10 +12,18 @@ from datetime import datetime
 from pathlib import Path
 
 from gpu_burnin.api.agent_note import NoteError
-from gpu_burnin.api.evidence import one_line
-from gpu_burnin.api.fabric_note import FabricAnswer, FabricRequest, Part, fabric_text, read_fabric_request
+from gpu_burnin.api.fabric_note import (
+    NO_ADDRESS,
+    FabricAnswer,
+    FabricRequest,
+    Part,
+    fabric_text,
+    read_fabric_answer,
+    read_fabric_request,
+)
 from gpu_burnin.api.rendezvous import FabricTest, keys_text, parse_test
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node.fabric.addresses import AddressError, check_addresses
 from gpu_burnin.node.fabric.offer import offer_of
 from gpu_burnin.node.fabric.own import Own, own_identity
 from gpu_burnin.node.fabric.unit import KEYS, OFFER, VIEW, why_no_view
@@ -28,6 +36,7 @@ from gpu_burnin.system.files import read_text, write_atomic
 FOLDER = RUN_DIR / "fabric"
 _OFFERED, _STARTED, _REFUSED = "offered", "started", "refused"
 _LOOK_S = 1.0
+_MOST_WHY_CHARS = 500
 
 
 class FabricPart:
@@ -73,8 +82,6 @@ class FabricPart:
         self._look_s = 0.0
         if self._request is None:
             self._answer = None
-            # With it goes the secret of a test that is over.
-            shutil.rmtree(self._folder, ignore_errors=True)
             return ""
         if before is None or before.id != self._request.id:
             self._answer = None
@@ -84,27 +91,53 @@ class FabricPart:
     def go_on(self, now_s: float) -> str:
         """Offer, join, or see what came of it. A sentence for the journal, "" for nothing new."""
         request, answer = self._request, self._answer
-        if request is None or now_s < self._look_s or (answer is not None and answer.part in (Part.DONE, Part.REFUSED)):
+        if not self.known or now_s < self._look_s or (answer is not None and answer.part in (Part.DONE, Part.REFUSED)):
             return ""
         self._look_s = now_s + _LOOK_S
+        if request is None:
+            self._forget()
+            return ""
         try:
-            self._answer = self._next(request, self._of(request))
+            folder = self._of(request)
+            if not folder.is_dir() and not self._is_free(request):
+                return ""
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._answer = self._next(request, folder)
         except (GpuBurninError, OSError, ValueError) as error:
-            self._answer = self._refuse(request, str(error))
+            self._answer = self._refuse(request, error)
         if self._answer == answer or self._answer.part not in (Part.DONE, Part.REFUSED):
             return ""
         return f"the test with other nodes {request.id} is {self._answer.part}{_because(self._answer.why)}"
+
+    def _forget(self) -> None:
+        """End what still runs of a test that nobody asks for; then its files go, and with them its secret.
+
+        Of what an agent before this one has left too.
+        """
+        # Where systemd does not say, or a file cannot go, the next look tries again.
+        with contextlib.suppress(GpuBurninError, OSError):
+            if self._folder.is_dir() and self._system.end_part():
+                shutil.rmtree(self._folder)
+
+    def _is_free(self, request: FabricRequest) -> bool:
+        """Before the first step of a test: whether none of before runs, which is ended. Then its files go."""
+        if self._now() < parse_rfc3339(request.until) and not self._system.end_part():
+            return False
+        if self._folder.is_dir():
+            shutil.rmtree(self._folder)
+        return True
 
     def _next(self, request: FabricRequest, folder: Path) -> FabricAnswer:
         """Do what is this node's turn; its answer. Raises GpuBurninError, OSError and ValueError."""
         refused, started = folder / _REFUSED, (folder / _STARTED).exists()
         if refused.exists():
-            return self._answered(request, Part.REFUSED, why=read_text(refused))
+            return read_fabric_answer(read_text(refused))
         if started and self._system.joining():
             return self._answered(request, Part.RUNNING)
         if started:
             if (folder / VIEW).exists():
                 return self._answered(request, Part.DONE, view=read_text(folder / VIEW))
+            self._check_addresses(parse_test(request.test.encode()))
             raise GpuBurninError(why_no_view(folder))
         if self._now() >= parse_rfc3339(request.until):
             raise GpuBurninError("the test was over before it began here; see that the clocks are right")
@@ -112,6 +145,8 @@ class FabricPart:
             raise GpuBurninError("an agent in a pod takes no part in tests with other nodes")
         if busy := self._why_busy():
             raise GpuBurninError(busy)
+        test, own = parse_test(request.test.encode()), own_identity(self._config)
+        self._check(test, own)
         if request.offer:
             write_atomic(folder / OFFER, request.offer.encode(), 0o600)
             write_atomic(folder / KEYS, keys_text(request.keys).encode(), 0o600)
@@ -119,8 +154,6 @@ class FabricPart:
             write_atomic(folder / _STARTED, b"", 0o600)
             self._system.join(folder)
             return self._answered(request, Part.RUNNING)
-        test, own = parse_test(request.test.encode()), own_identity(self._config)
-        self._check(test, own)
         if test.names[0] != own.name:
             return self._answered(request, Part.READY)
         offered = folder / _OFFERED
@@ -134,24 +167,34 @@ class FabricPart:
             raise GpuBurninError(f"{own.name}: is no member of test {test.test}")
         if member.boot_id != own.boot_id:
             raise GpuBurninError(f"{own.name}: the test is of boot {member.boot_id}, and now it is {own.boot_id}")
+        self._check_addresses(test)
+
+    def _check_addresses(self, test: FabricTest) -> None:
+        for one in test.members:
+            if one.name == self._config.node_name:
+                check_addresses(one.name, one.nics)
 
     def _of(self, request: FabricRequest) -> Path:
         """The folder of this request alone, for root."""
-        folder = self._folder / "".join(char if char.isalnum() else "-" for char in request.id)[:64]
-        if self._folder.is_dir() and not folder.is_dir():
-            shutil.rmtree(self._folder)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder
+        return self._folder / "".join(char if char.isalnum() else "-" for char in request.id)[:64]
 
-    def _refuse(self, request: FabricRequest, why: str) -> FabricAnswer:
-        answer = self._answered(request, Part.REFUSED, why=one_line(why))
+    def _refuse(self, request: FabricRequest, error: Exception) -> FabricAnswer:
+        fault = NO_ADDRESS if isinstance(error, AddressError) else ""
+        answer = self._answered(request, Part.REFUSED, why=_short(str(error)), fault=fault)
         # It is said, though it cannot be kept.
         with contextlib.suppress(OSError):
-            write_atomic(self._of(request) / _REFUSED, answer.why.encode(), 0o600)
+            folder = self._of(request)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomic(folder / _REFUSED, fabric_text(answer).encode(), 0o600)
         return answer
 
     def _answered(self, request: FabricRequest, part: Part, **more: str) -> FabricAnswer:
         return FabricAnswer(request.id, part, self._boot_id, **more)
+
+
+def _short(why: str) -> str:
+    text = " ".join(why.split())
+    return text if len(text) <= _MOST_WHY_CHARS else f"{text[: _MOST_WHY_CHARS - 3]}..."
 
 
 def _because(why: str) -> str:

@@ -46,6 +46,10 @@ class System:
         """Whether it is under way. Raises GpuBurninError."""
         return fabric_unit.running()
 
+    def end_part(self) -> bool:
+        """Have it end where it is under way, without waiting; whether none is there. Raises GpuBurninError."""
+        return fabric_unit.end()
+
     def kubelet_runs(self) -> bool:
         """Whether kubelet's unit is active, and not only about to be."""
         return _systemctl("is-active", "--quiet", KUBELET)

@@ -20,6 +20,7 @@ from gpu_burnin.fleet.attach.manifests import Parts, parts
 from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings, check
 from gpu_burnin.node.contained import LINKS
 from gpu_burnin.node.unit import RUN_DIR
+from gpu_burnin.system.host import NODE_VARIABLE, host_name
 from tests.integration.kube import gate_file
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
@@ -88,6 +89,14 @@ def test_while_it_observes_nothing_taints_and_no_taint_is_asked_for() -> None:
     [exempt] = [each for each in gate["spec"]["variables"] if each["name"] == "systemNode"]
     assert exempt["expression"] == "true"
     assert parse_attached(one(of.config, "ConfigMap", "muster-attached")).mode is Mode.OBSERVING
+
+
+def test_all_that_the_agent_says_names_its_node_and_not_its_pod() -> None:
+    [container] = pods(made())["muster-node"]["containers"]
+    [source] = [each["valueFrom"] for each in container["env"] if each["name"] == NODE_VARIABLE]
+    assert source == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert container["args"][-2:] == ["--node-name", f"$({NODE_VARIABLE})"]
+    assert host_name({NODE_VARIABLE: "gpu-7"}) == "gpu-7"
 
 
 def test_a_webhook_that_is_away_decides_nothing() -> None:

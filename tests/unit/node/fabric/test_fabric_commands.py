@@ -128,7 +128,7 @@ def test_a_member_whose_key_was_replaced_is_refused(pair: Pair) -> None:
     [
         ("gpu-2", {}, "gpu-2: rank 0 of test 7 is gpu-1; run this there", 2),
         ("gpu-1", {"boot_id": "0b1c2d3e-0000-4000-8000-000000000001"}, "gpu-1: it was boot 0b1c2d3e", 3),
-        ("gpu-1", {"nics": (Nic(0, "192.0.2.77"),)}, "no interface has the address 192.0.2.77; correct", 2),
+        ("gpu-1", {"nics": (Nic(0, "192.0.2.77"),)}, "gpu-1: no interface has the address 192.0.2.77", 2),
     ],
 )
 def test_an_offer_of_what_this_node_is_not(
