@@ -74,8 +74,8 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
     helm = release(api)
     if apply:
         refuse_release(api, helm, f"change it with `helm upgrade`, or `helm uninstall {helm}` first")
-    # Helm's namespace has no mark of ours.
-    refuse_others(api, [*([] if helm else first.namespace), *first.definitions])
+    # What Helm has made has its mark, and not ours.
+    refuse_others(api, first.definitions if helm else cluster_wide(of_all))
     found, changes = look(api, settings), changes_of(present(api), settings)
     if settings.enforcing and found.intolerant and not despite:
         raise Refused(
@@ -133,6 +133,11 @@ def variants(settings: Settings, can: Capabilities) -> list[Object]:
     return list(found.values())
 
 
+def cluster_wide(objects: Sequence[Object]) -> list[Object]:
+    """Those of no namespace, whose names somebody else may have. Pure."""
+    return [one for one in objects if "namespace" not in one["metadata"]]
+
+
 def detach(
     api: KubeApi,
     settings: Settings,
@@ -152,8 +157,7 @@ def detach(
     helm = release(api)
     refuse_release(api, helm, f"`helm uninstall {helm}` first, then this")
     there = [one for one in of_all if api.find(path_of(one), f"read {shown_name(one)}") is not None]
-    guarded = [one for one in there if one["kind"] in ("Namespace", "CustomResourceDefinition")]
-    refuse_others(api, guarded)
+    refuse_others(api, cluster_wide(there))
     nodes = [
         str(node["metadata"]["name"]) for node in api.items(NODES, "list the nodes") if traces(node, settings.names)
     ]

@@ -1,0 +1,92 @@
+"""What attaching and detaching refuse before anything is written."""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpu_burnin.admission.client import NotFound
+from gpu_burnin.admission.objects import path_of
+from gpu_burnin.api.attached import GpuNodes, Mode
+from gpu_burnin.fleet.attach import course
+from gpu_burnin.fleet.attach.ability import Refused
+from gpu_burnin.fleet.attach.discover import Capabilities
+from gpu_burnin.fleet.attach.policies import ADMISSION
+from gpu_burnin.fleet.attach.settings import Settings
+
+NOW = datetime(2026, 11, 28, tzinfo=UTC)
+SETTINGS = Settings("registry.example.com/muster:1", GpuNodes("example.com/gpu", "yes"), Mode.ENFORCING)
+WEBHOOK = Capabilities("v1.35.0", True, False, False, ())
+
+
+class Cluster:
+    """Has these objects, and says of each right whether the user has it; keeps what is written."""
+
+    server = "https://cluster"
+
+    def __init__(self, *there: dict[str, Any], may: Any = lambda of: True) -> None:
+        self.there = {path_of(one): copy.deepcopy(one) for one in there}
+        self.may, self.writes, self.reads = may, list[str](), list[str]()
+
+    def get(self, path: str, _: str = "") -> dict[str, Any]:
+        assert path == "/version"
+        return {"gitVersion": "v1.35.0"}
+
+    def find(self, path: str, _: str = "") -> dict[str, Any] | None:
+        self.reads.append(path)
+        if path == f"/apis/{ADMISSION}":
+            return {"resources": [{"kind": "ValidatingAdmissionPolicy"}]}
+        return self.there.get(path)
+
+    def items(self, *_: object, **__: object) -> list[dict[str, Any]]:
+        return []
+
+    def create(self, path: str, body: dict[str, Any], _: str = "") -> dict[str, Any]:
+        if path.endswith("selfsubjectreviews"):
+            return {"status": {"userInfo": {"username": "ann"}}}
+        assert path.endswith("selfsubjectaccessreviews")
+        return {"status": {"allowed": self.may(body["spec"]["resourceAttributes"])}}
+
+    def delete(self, path: str, _: str = "") -> None:
+        self.writes.append(path)
+        if self.there.pop(path, None) is None:
+            raise NotFound(path)
+
+    def apply(self, path: str, *_: object) -> dict[str, Any]:
+        self.writes.append(path)
+        raise AssertionError(path)
+
+
+def ours(kind: str) -> dict[str, Any]:
+    return next(one for one in course.variants(SETTINGS, WEBHOOK) if one["kind"] == kind)
+
+
+def others(kind: str) -> dict[str, Any]:
+    found = copy.deepcopy(ours(kind))
+    found["metadata"]["labels"] = {"app": "another"}
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind", ["PriorityClass", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration", "Namespace"]
+)
+def test_what_is_somebody_elses_by_name_is_neither_written_nor_removed(kind: str) -> None:
+    cluster = Cluster(others(kind))
+    name = others(kind)["metadata"]["name"]
+    with pytest.raises(Refused, match=f"{kind}/{name} is there and was not made by attach"):
+        course.attach(cluster, SETTINGS, NOW)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match=f"{kind}/{name} is there and was not made by attach"):
+        course.detach(cluster, SETTINGS)  # type: ignore[arg-type]
+    assert cluster.writes == []
+
+
+def test_what_is_ours_is_removed() -> None:
+    cluster = Cluster(ours("PriorityClass"), ours("Namespace"))
+    assert course.detach(cluster, SETTINGS) == (  # type: ignore[arg-type]
+        "PriorityClass/muster",
+        "Namespace/muster-system",
+    )
+    assert cluster.there == {}
