@@ -65,6 +65,12 @@ def with_fault(code: str, after: str = "quarantined") -> tuple[Transition, ...]:
         (Spec(hold=ASK), STATUS, "somebody asked for a hold"),
         (Spec(quarantine=ASK, retest=ASK), STATUS, "a quarantine and a retest"),
         (Spec(repair=ASK), STATUS, "a repair"),
+        # A test that was made since, and a hold that has ended, ask for nothing.
+        (Spec(retest=ASK), replace(STATUS, retested=ASK.since), ""),
+        (Spec(retest=ASK), replace(STATUS, retested="2026-10-01T00:00:00Z"), "a retest"),
+        (Spec(hold=replace(ASK, until="2026-11-22T11:00:00Z")), STATUS, ""),
+        (Spec(hold=replace(ASK, until="2026-11-22T13:00:00Z")), STATUS, "a hold"),
+        (Spec(hold=replace(ASK, until="some day")), STATUS, "a hold"),
         (Spec(), replace(STATUS, state=State.QUARANTINED, code="XID_FATAL"), "it is quarantined (XID_FATAL)"),
         (Spec(), replace(STATUS, state=State.READY, code=""), "it is ready"),
         (Spec(), replace(STATUS, code=""), "it is new (without a reason)"),
