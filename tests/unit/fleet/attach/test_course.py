@@ -61,7 +61,7 @@ class Cluster:
 
 
 def ours(kind: str) -> dict[str, Any]:
-    return next(one for one in course.variants(SETTINGS, WEBHOOK) if one["kind"] == kind)
+    return next(dict(one) for one in course.variants(SETTINGS, WEBHOOK) if one["kind"] == kind)
 
 
 def others(kind: str) -> dict[str, Any]:
