@@ -317,7 +317,9 @@ def detach(dry_run: bool, cluster: str | None, as_json: bool, kubeconfig: Path, 
     _confirm(kubeconfig, cluster)
     # Which Nodes have GPUs says nothing of names, which are all that is asked here.
     settings = Settings("none", GpuNodes(names=("none",)), domain=domain)
-    removed = course.detach(connect(kubeconfig), settings, apply=not dry_run)
+    removed = course.detach(
+        connect(kubeconfig), settings, apply=not dry_run, say=lambda sentence: click.echo(sentence, err=True)
+    )
     if as_json:
         click.echo(json.dumps({"removed": [*removed], "dry_run": dry_run}, indent=1))
     else:

@@ -56,6 +56,7 @@ def to_json(done: Written, *, dry_run: bool) -> dict[str, Any]:
         "dry_run": dry_run,
         "version": done.capabilities.version,
         "missing": [*done.capabilities.missing],
+        "lacking": done.lacking,
         "taints_by": done.settings.taints_by,
         "monitoring": done.settings.monitoring,
         "gpu_nodes": [*found.nodes],
@@ -78,6 +79,8 @@ def text(done: Written, *, dry_run: bool) -> str:
         f"GPU Nodes now: {', '.join(found.nodes) or 'none: is the label right?'}",
     ]
     lines += [f"lacking: {sentence}" for sentence in done.capabilities.missing]
+    if done.lacking:
+        lines.append(f"lacking: you may not {done.lacking}; have an admin do this, or give one the files of --render")
     if done.capabilities.monitoring and not settings.monitoring:
         lines.append("prometheus-operator is here: --monitoring has it read Muster's numbers and alert on the gate")
     if found.at_work:

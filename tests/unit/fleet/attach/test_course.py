@@ -11,7 +11,7 @@ import pytest
 from gpu_burnin.admission.client import NotFound
 from gpu_burnin.admission.objects import path_of
 from gpu_burnin.api.attached import GpuNodes, Mode
-from gpu_burnin.fleet.attach import course
+from gpu_burnin.fleet.attach import course, render
 from gpu_burnin.fleet.attach.ability import Refused
 from gpu_burnin.fleet.attach.discover import Capabilities
 from gpu_burnin.fleet.attach.policies import ADMISSION
@@ -90,3 +90,31 @@ def test_what_is_ours_is_removed() -> None:
         "Namespace/muster-system",
     )
     assert cluster.there == {}
+
+
+def only_reads(of: dict[str, str]) -> bool:
+    """A role of a reader: no Secrets."""
+    return of["verb"] in ("get", "list") and of["resource"] != "secrets"
+
+
+def test_who_may_only_look_may_look_and_learns_what_more_it_takes() -> None:
+    secret = ours("Secret")
+    cluster = Cluster(ours("PriorityClass"), secret, may=only_reads)
+    done = course.attach(cluster, SETTINGS, NOW, apply=False)  # type: ignore[arg-type]
+    assert "create/patch daemonsets.apps in muster-system" in done.lacking and "get" in done.lacking
+    assert "escalate/bind clusterroles.rbac.authorization.k8s.io" in done.lacking
+    assert f"lacking: you may not {done.lacking}" in render.text(done, dry_run=True)
+    said: list[str] = []
+    removed = course.detach(cluster, SETTINGS, apply=False, say=said.append)  # type: ignore[arg-type]
+    assert removed == ("PriorityClass/muster",) and "delete priorityclasses.scheduling.k8s.io" in said[0]
+    assert path_of(secret) not in cluster.reads and cluster.writes == []
+    for run in (lambda: course.attach(cluster, SETTINGS, NOW), lambda: course.detach(cluster, SETTINGS)):  # type: ignore[arg-type]
+        with pytest.raises(Refused, match="you \\(ann\\) may not"):
+            run()
+    blind = Cluster(may=lambda of: only_reads(of) and of["resource"] != "pods")
+    with pytest.raises(Refused, match="may not list pods, so nothing was written"):
+        course.attach(blind, SETTINGS, NOW, apply=False)  # type: ignore[arg-type]
+
+
+def test_an_admin_lacks_nothing() -> None:
+    assert course.attach(Cluster(), SETTINGS, NOW, apply=False).lacking == ""  # type: ignore[arg-type]
