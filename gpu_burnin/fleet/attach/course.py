@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.client import NODES, ApiError, Conflict, KubeApi, NotFound, Object, node_path
-from gpu_burnin.admission.gate_probe.attached import SAYS, changed_at, refuses
+from gpu_burnin.admission.gate_probe.attached import SAYS, changed_at, refuses, taints
 from gpu_burnin.admission.objects import path_of, shown_name, write_objects
 from gpu_burnin.admission.provision import define
 from gpu_burnin.admission.webhook.certificate import Pair, renew_authority, usable
@@ -29,7 +29,7 @@ from gpu_burnin.fleet.attach.discover import (
     refuse_release,
     release,
 )
-from gpu_burnin.fleet.attach.manifests import Parts, parts
+from gpu_burnin.fleet.attach.manifests import Parts, parts, tainted_labels
 from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings
 
 AUTO = "auto"
@@ -55,6 +55,8 @@ class Written:
     changes: tuple[str, ...] = ()
     # Of a look alone: what doing it takes that the user may not, in words; "" for nothing.
     lacking: str = ""
+    # Whether the webhook taints a GPU Node already; None where none is to, or nobody asked.
+    tainted: bool | None = None
 
 
 def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = False, apply: bool = True) -> Written:
@@ -86,14 +88,18 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
             f"to a new GPU Node, which its burn-in may need: {', '.join(found.intolerant)}; give those of driver, "
             "network and device plugin the toleration, and then --despite-daemonsets for those that can wait"
         )
+    tainted = None
     if apply:
         made = parts(settings, _authority(api, now) if _webhook(settings) else {})
         _write(api, made, settings.names)
         for one in obsolete:
             _remove(api, one)
         _await_gate(api, settings)
+        labels = tainted_labels(settings)
+        # Its first pods take a moment, so that one that is not there yet is no error.
+        tainted = taints(api, labels) if labels else None
     named, removed = (tuple(map(shown_name, of)) for of in (first.all(), obsolete))
-    return Written(can, found, settings, named, removed, changes, words(missing))
+    return Written(can, found, settings, named, removed, changes, words(missing), tainted)
 
 
 def _refuse_or_name(

@@ -57,6 +57,7 @@ def to_json(done: Written, *, dry_run: bool) -> dict[str, Any]:
         "version": done.capabilities.version,
         "missing": [*done.capabilities.missing],
         "lacking": done.lacking,
+        "webhook_taints": done.tainted,
         "taints_by": done.settings.taints_by,
         "monitoring": done.settings.monitoring,
         "gpu_nodes": [*found.nodes],
@@ -81,6 +82,11 @@ def text(done: Written, *, dry_run: bool) -> str:
     lines += [f"lacking: {sentence}" for sentence in done.capabilities.missing]
     if done.lacking:
         lines.append(f"lacking: you may not {done.lacking}; have an admin do this, or give one the files of --render")
+    if done.tainted is False:
+        lines.append(
+            "the webhook adds no taint yet: until it does no GPU Node joins that brings none itself; `muster status` "
+            "says whether it lasts"
+        )
     if done.capabilities.monitoring and not settings.monitoring:
         lines.append("prometheus-operator is here: --monitoring has it read Muster's numbers and alert on the gate")
     if found.at_work:

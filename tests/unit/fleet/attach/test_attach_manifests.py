@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -99,6 +100,20 @@ def test_a_webhook_that_is_away_decides_nothing() -> None:
     assert {each["kind"] for each in by_policy.taint} == {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
     assert "muster-preflight-taint" not in pods(by_policy)
     assert not [each for each in by_policy.config if each["kind"] == "Secret"]
+
+
+def test_the_probe_asks_for_a_node_that_the_webhook_is_to_taint() -> None:
+    def labels(settings: Settings) -> object:
+        data = one(made(settings).config, "ConfigMap", "muster-gate")["data"]
+        return json.loads(data["gate.json"])["labels"]
+
+    assert labels(ENFORCING) == {"example.com/gpu": "yes"}
+    for settings in (
+        OBSERVING,
+        replace(ENFORCING, taints_by=POLICY_TAINTS),
+        replace(ENFORCING, gpu_nodes=GpuNodes(names=("gpu-x",))),
+    ):
+        assert labels(settings) == {}
 
 
 def test_the_control_side_prefers_other_nodes_and_is_drained_one_at_a_time() -> None:
