@@ -116,8 +116,11 @@ def attach(
     check(settings)
     if render is not None:
         by = WEBHOOK_TAINTS if taint_by == course.AUTO else taint_by
-        for path in rendering.write(render, settings, by, datetime.now(UTC)):
+        rendered = rendering.write(render, settings, by, datetime.now(UTC))
+        for path in rendered.files:
             click.echo(str(path))
+        for note in rendered.notes:
+            click.echo(note, err=True)
         return
     _confirm(kubeconfig, cluster)
     done = course.attach(
