@@ -282,7 +282,7 @@ def _forget_gone(kubeconfig: Path, names: Names, gone_s: float, *, dry_run: bool
     found, done = gone.gone(api, names, datetime.now(UTC), gone_s), list[dict[str, object]]()
     word = "would be removed" if dry_run else "removed"
 
-    def tell(one: gone.Gone) -> None:
+    def print_one(one: gone.Gone) -> None:
         done.append({**gone.to_json(one, removed=not (dry_run or one.stays))})
         if not as_json:
             click.echo(f"{one.name}  {f'stays: {one.stays}' if one.stays else word}")
@@ -291,11 +291,11 @@ def _forget_gone(kubeconfig: Path, names: Names, gone_s: float, *, dry_run: bool
     try:
         if dry_run or all(one.stays for one in found):
             for one in found:
-                tell(one)
+                print_one(one)
         else:
             with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
                 for one in found:
-                    tell(one if one.stays else replace(one, stays=gone.remove(provisioner(), names, one)))
+                    print_one(one if one.stays else replace(one, stays=gone.remove(provisioner(), names, one)))
     finally:
         if as_json:
             click.echo(json.dumps(done, indent=1))
