@@ -95,11 +95,19 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
         for one in obsolete:
             _remove(api, one)
         _await_gate(api, settings)
-        labels = tainted_labels(settings)
-        # Its first pods take a moment, so that one that is not there yet is no error.
-        tainted = taints(api, labels) if labels else None
+        tainted = webhook_taints(api, settings)
     named, removed = (tuple(map(shown_name, of)) for of in (first.all(), obsolete))
     return Written(can, found, settings, named, removed, changes, words(missing), tainted)
+
+
+def webhook_taints(api: KubeApi, settings: Settings) -> bool | None:
+    """Whether the webhook taints a GPU Node now, None where none is to or that cannot be asked: all is written by then,
+    and its first pods take a moment, so neither is an error."""
+    labels = tainted_labels(settings)
+    try:
+        return taints(api, labels) if labels else None
+    except (ApiError, Conflict):
+        return None
 
 
 def _refuse_or_name(

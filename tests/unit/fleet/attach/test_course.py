@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from gpu_burnin.admission.client import NotFound
+from gpu_burnin.admission.client import ApiError, NotFound
 from gpu_burnin.admission.objects import path_of
 from gpu_burnin.api.attached import GpuNodes, Mode
 from gpu_burnin.fleet.attach import course, render
 from gpu_burnin.fleet.attach.ability import Refused
-from gpu_burnin.fleet.attach.discover import Capabilities
+from gpu_burnin.fleet.attach.discover import Capabilities, Found
 from gpu_burnin.fleet.attach.policies import ADMISSION
 from gpu_burnin.fleet.attach.settings import Settings
 
@@ -118,3 +119,25 @@ def test_who_may_only_look_may_look_and_learns_what_more_it_takes() -> None:
 
 def test_an_admin_lacks_nothing() -> None:
     assert course.attach(Cluster(), SETTINGS, NOW, apply=False).lacking == ""  # type: ignore[arg-type]
+
+
+def test_a_webhook_that_does_not_answer_yet_is_no_error() -> None:
+    class Asked(Cluster):
+        def __init__(self, error: ApiError | None) -> None:
+            super().__init__()
+            self.error = error
+
+        def apply(self, _: str, body: dict[str, Any], __: str) -> dict[str, Any]:  # type: ignore[override]
+            if self.error is not None:
+                raise self.error
+            return {**body, "spec": {"taints": [{"key": "muster.dev/preflight"}]}}
+
+    def answer(error: ApiError | None, settings: Settings = SETTINGS) -> bool | None:
+        return course.webhook_taints(Asked(error), settings)  # type: ignore[arg-type]
+
+    assert answer(None) is True
+    assert answer(ApiError("muster-node-gate.attached refuses it", 403)) is False
+    assert answer(ApiError("another policy refuses it", 403)) is None
+    assert answer(None, replace(SETTINGS, mode=Mode.OBSERVING)) is None
+    done = course.Written(WEBHOOK, Found((), (), (), ()), SETTINGS, (), (), tainted=False)
+    assert "the webhook adds no taint yet" in render.text(done, dry_run=False)
