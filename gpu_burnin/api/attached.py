@@ -31,8 +31,8 @@ POLICY_SUFFIX = ".attached"
 GATE = f"muster-node-gate{POLICY_SUFFIX}"
 # The event of the probe, which moves as long as the gate is open.
 GATE_EVENT_NAME = "muster-gate"
-# Its reasons: the gate is open; it holds, and the webhook's authority ends.
-GATE_OPEN, AUTHORITY_ENDS = "MusterGateOpen", "MusterGateAuthorityEnds"
+# Its reasons: the gate is open; it holds, and the webhook adds no taint, or its authority ends.
+GATE_OPEN, WEBHOOK_AWAY, AUTHORITY_ENDS = "MusterGateOpen", "MusterGateWebhookAway", "MusterGateAuthorityEnds"
 WEBHOOK, WEBHOOK_CA, WEBHOOK_PATH = "muster-preflight-taint", "muster-webhook-ca", "/taint"
 # In the token of a pod: the node that it was made for (ServiceAccountTokenPodNodeInfo).
 NODE_CLAIM = "authentication.kubernetes.io/node-name"

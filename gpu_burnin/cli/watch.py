@@ -49,7 +49,7 @@ def watch(config_path: Path | None, state_dir: Path | None, contained: bool, nod
         "driver": lambda: pod.keep_driver(node_name, say, stop),
     }
     try:
-        serve(config, say, stop, system, beside)
+        serve(config, say, stop, system, beside, pod.nvml_file)
     finally:
         if system.end():
             say("the burn-in that was under way is ended with this pod")

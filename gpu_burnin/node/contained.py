@@ -33,6 +33,7 @@ from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.system.files import read_text, write_atomic
 from gpu_burnin.system.host import host_name
+from gpu_burnin.telemetry.nvml_library import LIBRARY
 from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT
 
 DRIVER, LINKS = Path("/driver"), "driver"
@@ -102,6 +103,15 @@ def link_driver(root: Path, into: Path) -> int:
         if old.is_symlink() and old.name not in found:
             old.unlink()
     return len(found)
+
+
+def nvml_file(into: Path = RUN_DIR / LINKS) -> tuple[int, int] | None:
+    """Which file the driver's NVML is, None for none."""
+    try:
+        found = (into / LIBRARY).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def keep_driver(

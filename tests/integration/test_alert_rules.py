@@ -110,6 +110,13 @@ ATTACHED = (
     ),
     # It has answered and does so no more; it has never come.
     ("MusterGateNotChecked", {CHECKED: "0x60"}, {CHECKED: "0+30x60"}, "11m"),
+    # Away for more than five minutes; for less, as while its first pods start.
+    (
+        "MusterGateWebhookAway",
+        {"muster_gate_webhook_taints": "1 0x20"},
+        {"muster_gate_webhook_taints": "1 0x4 1x20"},
+        "7m",
+    ),
     # An hour's less than half a year is left, and a day more than that.
     ("MusterGateAuthorityEnds", {AUTHORITY: "15768000x300"}, {AUTHORITY: "15854400x300"}, "1h1m"),
     ("MusterGateNotChecked", {"up": "1x60"}, {CHECKED: "0+30x60"}, "11m"),

@@ -27,6 +27,7 @@ from gpu_burnin.api.attached import (
     GATE_OPEN,
     PROBE_ACCOUNT,
     WEBHOOK,
+    WEBHOOK_AWAY,
     Mode,
 )
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
@@ -147,11 +148,14 @@ def enforce(cluster: Cluster, words: list[str], pods: dict[str, AgentPod], healt
     fresh, other = cluster.machine("gpu-3"), cluster.machine("cpu-1")
     with cluster.webhook() as webhook:
         until("the webhook is used", lambda: tainted(fresh), 30)
+        probe = KubeApi(cluster.bearer(PROBE_ACCOUNT))
+        assert gate_probe.taints(probe, {"example.com/gpu": "yes"})
         other.register(role="web")
         assert other.taints() == []
         print("webhook MiB", rss_mib(webhook))
     # The webhook is away: an untainted GPU Node does not join, one that its node group taints does, and others too.
     late = cluster.machine("gpu-4")
+    assert not gate_probe.taints(probe, {"example.com/gpu": "yes"})
     refused = late.try_to_register()
     assert refused.status == 403 and "muster-node-gate.attached" in refused.message
     assert late.try_to_register(spec={"taints": [TAINT]}).status == 201
@@ -258,7 +262,17 @@ def watch_the_gate(cluster: Cluster) -> None:
     data = api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{GATE_CONFIG}")["data"]
     (folder / GATE_KEY).write_text(data[GATE_KEY])
     probe, said = KubeApi(cluster.bearer(PROBE_ACCOUNT)), list[str]()
-    assert gate_probe.once(probe, folder, said.append).exit_code == 0, said
+
+    def keeps_out() -> bool:
+        said.clear()
+        assert gate_probe.once(probe, folder, said.append).exit_code == 0, said
+        return any("adds no taint" in sentence for sentence in said)
+
+    # The gate holds, and nobody joins: no webhook runs now, and the policy that added the taint is gone.
+    until("the webhook is seen away", keeps_out, 30)
+    said.clear()
+    assert api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events/muster-gate")["reason"] == WEBHOOK_AWAY
+    assert "NO NODE JOINS" in cluster.muster("status").stdout
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/muster-node-gate.attached"
     bindings = policies.replace("policies/", "policybindings/")
     kept = {"annotations": {"example.com/kept": "yes"}}

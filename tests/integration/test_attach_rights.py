@@ -371,6 +371,8 @@ def test_what_a_stolen_token_leaves_behind_is_harmless(cluster: Cluster) -> None
     assert left.returncode == 2 and "gpu-kept (example.com/held)" in left.stderr, left.stderr
     cluster.api().merge(f"{ADMISSIONS}/gpu-kept", {"metadata": {"finalizers": None}})
     assert cluster.muster("detach", "--cluster", "test").returncode == 0
+    cluster.end_namespace()
+    until("the end of its kinds", lambda: NAMES.domain not in cluster.groups(), 30)
 
 
 def test_the_record_of_a_node_that_is_gone_is_removed_as_it_was_read(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,17 @@ from typing import Any
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, Object, node_path
 from gpu_burnin.admission.objects import path_of, shown_name
 from gpu_burnin.admission.webhook.certificate import AUTHORITY_RENEWED, Pair
-from gpu_burnin.api.attached import AUTHORITY_ENDS, GATE, GATE_CONFIG, GATE_EVENT_NAME, GATE_KEY, GATE_OPEN, Mode
+from gpu_burnin.api.attached import (
+    AUTHORITY_ENDS,
+    GATE,
+    GATE_CONFIG,
+    GATE_EVENT_NAME,
+    GATE_KEY,
+    GATE_OPEN,
+    WEBHOOK,
+    WEBHOOK_AWAY,
+    Mode,
+)
 from gpu_burnin.api.names import GATE_PROBE_NODE, READY_LABEL, SYSTEM_NAMESPACE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS
 from gpu_burnin.system.exposition import Family, page
@@ -44,7 +54,8 @@ class Gate:
 
     `refused`: whether a Node that nobody admitted was refused; `changed`: of how many objects there is less or other
     than was written. None where that could not be asked. `authority_ends_s`: until when the API server believes the
-    webhook, in seconds since 1970; None where none is.
+    webhook, in seconds since 1970; None where none is. `tainted`: whether a GPU Node that brings no taint got it from
+    the webhook; None where none is to add it, or that could not be asked.
     """
 
     wrong: tuple[str, ...]
@@ -52,6 +63,7 @@ class Gate:
     refused: bool | None = None
     changed: int | None = None
     authority_ends_s: float | None = None
+    tainted: bool | None = None
 
     @property
     def exit_code(self) -> int:
@@ -80,6 +92,16 @@ def ending(gate: Gate, now_s: float) -> str:
     return (
         f"the webhook's authority {when}, and after that no GPU Node joins that brings no taint itself: run `muster "
         "attach` again, or `helm upgrade` of its chart, which makes another one"
+    )
+
+
+def away(gate: Gate) -> str:
+    """That the gate holds and the webhook adds no taint, so that nobody joins; "" where it is not so. Pure."""
+    if gate.tainted is not False or not gate.refused:
+        return ""
+    return (
+        f"the webhook {WEBHOOK} adds no taint, so no GPU Node joins that brings none itself, and no kubelet of before "
+        "1.32 starts again: see that its pods run, and that the API servers reach them"
     )
 
 
@@ -119,10 +141,12 @@ def changed_at(found: Object, wanted: Object) -> str:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What `muster attach` has written. `enforcing`: an untainted GPU Node is refused too."""
+    """What `muster attach` has written. `enforcing`: an untainted GPU Node is refused too. `labels` are those of a GPU
+    Node that a webhook is to taint; none where nothing can tell whether it does."""
 
     objects: Sequence[Object]
     enforcing: bool
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def look(api: KubeApi, wanted: Wanted) -> Gate:
@@ -152,7 +176,12 @@ def look(api: KubeApi, wanted: Wanted) -> Gate:
         unknown.append(str(error))
     if refused is False:
         wrong.append("a Node that nobody admitted is not refused: the gate is open")
-    return Gate(tuple(wrong), tuple(unknown), refused, changed, ends_s)
+    tainted = None
+    try:
+        tainted = taints(api, wanted.labels) if wanted.labels else None
+    except (ApiError, Conflict) as error:
+        unknown.append(str(error))
+    return Gate(tuple(wrong), tuple(unknown), refused, changed, ends_s, tainted)
 
 
 def read_wanted(folder: Path) -> Wanted:
@@ -160,20 +189,23 @@ def read_wanted(folder: Path) -> Wanted:
     try:
         document = parse_json(read_text(folder / GATE_KEY))
         objects: list[Object] = [one for one in document["objects"] if one["kind"] and one["metadata"]["name"]]
-        return Wanted(objects, document["mode"] == Mode.ENFORCING)
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        labels = {str(key): str(value) for key, value in (document.get("labels") or {}).items()}
+        return Wanted(objects, document["mode"] == Mode.ENFORCING, labels)
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ApiError(f"{folder}: cannot be read ({error}); mount the ConfigMap {GATE_CONFIG}") from error
 
 
 def once(api: KubeApi, folder: Path, say: Callable[[str], None], clock: Callable[[], float] = time.time) -> Gate:
     """One look. What is wrong, or will be, is said, and written as an event of the namespace."""
     gate = look(api, read_wanted(folder))
-    soon = ending(gate, clock())
-    for sentence in (*gate.wrong, *gate.unknown, *([soon] if soon else [])):
+    blocked, soon = away(gate), ending(gate, clock())
+    for sentence in filter(None, (*gate.wrong, *gate.unknown, blocked, soon)):
         say(sentence)
-    if gate.wrong or soon:
+    # One event, so of more than one the worst.
+    told = [(GATE_OPEN, "; ".join(gate.wrong)[:1000]), (WEBHOOK_AWAY, blocked), (AUTHORITY_ENDS, soon)]
+    if worst := next((one for one in told if one[1]), None):
         try:
-            _tell(api, *((GATE_OPEN, "; ".join(gate.wrong)[:1000]) if gate.wrong else (AUTHORITY_ENDS, soon)))
+            _tell(api, *worst)
         except (ApiError, Conflict) as error:
             say(str(error))
     return gate
@@ -212,6 +244,7 @@ class Watch:
             ("gate_refused", "1 when a node without the taint was refused by the gate.", gate.refused),
             ("gate_objects_changed", "Objects of the gate that are gone or not as they were written.", gate.changed),
             ("gate_checked_timestamp_seconds", "When the whole gate was last looked at.", round(self._checked_s)),
+            ("gate_webhook_taints", "1 when a GPU Node got the taint of the webhook, where one is.", gate.tainted),
             ("gate_authority_ends_timestamp_seconds", "When the webhook's authority ends, where one is.", ends_s),
         )
         return page("muster_", (Family(name, "gauge", text, (({}, value),)) for name, text, value in found)).encode()
@@ -224,16 +257,26 @@ class Watch:
 
 def refuses(api: KubeApi, *, enforcing: bool) -> bool:
     """Whether the gate refuses a Node without the taint, or, while it observes, one that calls itself ready."""
-    metadata = {"name": GATE_PROBE_NODE, **({} if enforcing else {"labels": {READY_LABEL: "true"}})}
+    return _dry_run(api, {} if enforcing else {READY_LABEL: "true"}) is None
+
+
+def taints(api: KubeApi, labels: Mapping[str, str]) -> bool:
+    """Whether a GPU Node with these labels and no taint gets it on its way in; the gate refuses it without."""
+    made = _dry_run(api, labels) or {}
+    return any(str(one.get("key")).endswith("/preflight") for one in (made.get("spec") or {}).get("taints") or ())
+
+
+def _dry_run(api: KubeApi, labels: Mapping[str, str]) -> Object | None:
+    """The Node as it would be made, None where the gate refuses it. Raises ApiError and Conflict."""
+    metadata = {"name": GATE_PROBE_NODE, **({"labels": dict(labels)} if labels else {})}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
     path = f"{node_path(GATE_PROBE_NODE)}?fieldManager={GATE_PROBE_NODE}&dryRun=All"
     try:
-        api.apply(path, node, "ask for a Node that nobody admitted (dry run)")
+        return api.apply(path, node, "ask for a Node that nobody admitted (dry run)") or {}
     except ApiError as error:
         if error.status == _FORBIDDEN and GATE in str(error):
-            return True
+            return None
         raise
-    return False
 
 
 def _tell(api: KubeApi, reason: str, message: str) -> None:

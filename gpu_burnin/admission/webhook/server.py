@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from gpu_burnin.api.attached import WEBHOOK, WEBHOOK_PATH, Attached
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.canonical import canonical_json
+from gpu_burnin.system.clock import rfc3339_s
 from gpu_burnin.system.files import parse_json, read_text
 
 DNS_NAME = f"{WEBHOOK}.{SYSTEM_NAMESPACE}.svc"
@@ -35,8 +37,12 @@ def read_authority(folder: Path) -> Pair:
         ) from error
 
 
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
 class Webhook:
-    """The server. Raises GpuBurninError at its start."""
+    """The server. Raises GpuBurninError at its start. `say` is for what keeps it from another certificate."""
 
     def __init__(
         self,
@@ -45,8 +51,10 @@ class Webhook:
         attached: Attached,
         names: Names,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        say: Callable[[str], None] = _say,
     ) -> None:
-        self._authority, self._now = authority, now
+        self._authority, self._now, self._report = authority, now, say
+        hook = self
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.ends = self._renew()
@@ -60,7 +68,11 @@ class Webhook:
                 """Nothing: a line for each Node says nothing that its events do not."""
 
             def do_GET(self) -> None:
-                self._say(200 if self.path == "/healthz" else 404, b"ok\n")
+                if self.path != "/healthz":
+                    self._say(404, b"there is /healthz\n")
+                    return
+                why = hook.unhealthy()
+                self._say(503 if why else 200, f"{why or 'ok'}\n".encode())
 
             def do_POST(self) -> None:
                 length = self.headers.get("Content-Length", "")
@@ -128,9 +140,17 @@ class Webhook:
         self.ends = self._renew()
         return True
 
+    def unhealthy(self) -> str:
+        """Why nobody believes it any more, "" for healthy."""
+        return f"its certificate has ended on {rfc3339_s(self.ends)}" if self.ends <= self._now() else ""
+
     def _keep(self) -> None:
         while not self._over.wait(LOOK_S):
-            self.renew_if_due()
+            try:
+                self.renew_if_due()
+            except (GpuBurninError, OSError) as error:
+                # The next look tries again: there are days until the present one ends.
+                self._report(f"no other certificate ({error}); the present one ends on {rfc3339_s(self.ends)}")
 
     def _renew(self) -> datetime:
         made = make_server(self._authority(), DNS_NAME, self._now())

@@ -116,8 +116,11 @@ def attach(
     check(settings)
     if render is not None:
         by = WEBHOOK_TAINTS if taint_by == course.AUTO else taint_by
-        for path in rendering.write(render, settings, by, datetime.now(UTC)):
+        rendered = rendering.write(render, settings, by, datetime.now(UTC))
+        for path in rendered.files:
             click.echo(str(path))
+        for note in rendered.notes:
+            click.echo(note, err=True)
         return
     _confirm(kubeconfig, cluster)
     done = course.attach(
@@ -209,16 +212,18 @@ def approve(
     wanted = marks or {one.name: "" for one in approving.claims(api, keys) if approving.due(one, of_file)}
     failed = []
     with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
+        ledger = approving.read_ledger(provisioner(), keys) if wanted else {}
         for name, mark in wanted.items():
             compare = of_file or (expected.of_fingerprint(mark) if mark else expected.first_use)
             decision = Decision(True, _who(api), reason, rfc3339(datetime.now(UTC)))
             try:
                 claim = approving.approve(
-                    provisioner,
+                    provisioner(),
                     keys,
                     name,
                     decision,
                     level,
+                    ledger=ledger,
                     compare=compare,
                     allow_simulated=allow_simulated,
                     again=again,
@@ -264,7 +269,7 @@ def forget(place: tuple[Path, str], name: str | None, gone_s: float | None, dry_
     assert name is not None
     goes_with("dry_run", "--gone", present=False)
     with approving.provisioner(connect(kubeconfig), kubeconfig.expanduser()) as provisioner:
-        approving.forget(provisioner, Names(domain), name)
+        approving.forget(provisioner(), Names(domain), name)
     said = "forgotten; its agent says within a minute who it is"
     click.echo(json.dumps({"node": name, "forgotten": True}) if as_json else f"{name}: {said}")
 
@@ -274,17 +279,27 @@ def _forget_gone(kubeconfig: Path, names: Names, gone_s: float, *, dry_run: bool
     from gpu_burnin.fleet.attach import gone
 
     api = connect(kubeconfig)
-    found = gone.gone(api, names, datetime.now(UTC), gone_s)
-    if not dry_run and any(not one.stays for one in found):
-        with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
-            found = [one if one.stays else replace(one, stays=gone.remove(provisioner, names, one)) for one in found]
-    if as_json:
-        click.echo(json.dumps([gone.to_json(one, removed=not (dry_run or one.stays)) for one in found], indent=1))
-        return
-    done = "would be removed" if dry_run else "removed"
-    for one in found:
-        click.echo(f"{one.name}  {f'stays: {one.stays}' if one.stays else done}")
-    if not found:
+    found, done = gone.gone(api, names, datetime.now(UTC), gone_s), list[dict[str, object]]()
+    word = "would be removed" if dry_run else "removed"
+
+    def print_one(one: gone.Gone) -> None:
+        done.append({**gone.to_json(one, removed=not (dry_run or one.stays))})
+        if not as_json:
+            click.echo(f"{one.name}  {f'stays: {one.stays}' if one.stays else word}")
+
+    # What was removed is said also where the next one cannot be.
+    try:
+        if dry_run or all(one.stays for one in found):
+            for one in found:
+                print_one(one)
+        else:
+            with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
+                for one in found:
+                    print_one(one if one.stays else replace(one, stays=gone.remove(provisioner(), names, one)))
+    finally:
+        if as_json:
+            click.echo(json.dumps(done, indent=1))
+    if not (found or as_json):
         click.echo("each node of the ledger has a Node")
 
 
@@ -305,7 +320,9 @@ def detach(dry_run: bool, cluster: str | None, as_json: bool, kubeconfig: Path, 
     _confirm(kubeconfig, cluster)
     # Which Nodes have GPUs says nothing of names, which are all that is asked here.
     settings = Settings("none", GpuNodes(names=("none",)), domain=domain)
-    removed = course.detach(connect(kubeconfig), settings, apply=not dry_run)
+    removed = course.detach(
+        connect(kubeconfig), settings, apply=not dry_run, say=lambda sentence: click.echo(sentence, err=True)
+    )
     if as_json:
         click.echo(json.dumps({"removed": [*removed], "dry_run": dry_run}, indent=1))
     else:

@@ -74,6 +74,16 @@ def refuse_unable(api: KubeApi, needs: Sequence[Need], *, roles: Sequence[Object
 
     `instead` ends the sentence. Raises ApiError where it cannot be asked.
     """
+    if found := lacking(api, needs, roles):
+        who = _user(api)
+        raise Refused(
+            f"{api.server}: you ({who}) may not {words(found)}, so nothing was written; have an admin's role, by "
+            f"`kubectl create clusterrolebinding {_word(who)} --clusterrole=cluster-admin --user={who}`, {instead}"
+        )
+
+
+def lacking(api: KubeApi, needs: Sequence[Need], roles: Sequence[Object] = ()) -> list[Need]:
+    """What the user may not of these, or of handing out these roles. Raises ApiError where it cannot be asked."""
     allowed: dict[Need, bool] = {}
 
     def may(need: Need) -> bool:
@@ -81,17 +91,12 @@ def refuse_unable(api: KubeApi, needs: Sequence[Need], *, roles: Sequence[Object
         wider = replace(need, name="")
         return _may(api, wider, allowed) or (bool(need.name) and _may(api, need, allowed))
 
-    lacking = [need for need in needs if not may(need)]
+    found = [need for need in needs if not may(need)]
     for role, held in handed_out(roles):
         if not all(map(may, held)):
             of = Need("", _RBAC, _ROLES[role["kind"]], role["metadata"].get("namespace", ""), role["metadata"]["name"])
-            lacking += [need for verb in ("escalate", "bind") if not may(need := replace(of, verb=verb))]
-    if lacking:
-        who = _user(api)
-        raise Refused(
-            f"{api.server}: you ({who}) may not {_words(lacking)}, so nothing was written; have an admin's role, by "
-            f"`kubectl create clusterrolebinding {_word(who)} --clusterrole=cluster-admin --user={who}`, {instead}"
-        )
+            found += [need for verb in ("escalate", "bind") if not may(need := replace(of, verb=verb))]
+    return found
 
 
 def _may(api: KubeApi, need: Need, known: dict[Need, bool]) -> bool:
@@ -120,7 +125,7 @@ def _word(user: str) -> str:
     return "".join(one if one.isalnum() and one.isascii() else "-" for one in user.lower()).strip("-") or "muster"
 
 
-def _words(needs: Sequence[Need]) -> str:
+def words(needs: Sequence[Need]) -> str:
     """By resource, so that one that is wholly forbidden is one word. Pure."""
     by: dict[tuple[str, str], dict[str, None]] = {}
     for need in needs:

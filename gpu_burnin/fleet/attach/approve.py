@@ -6,9 +6,9 @@ that the cluster made for a pod on that very node.
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,9 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Compare, Expected, Trust, first_use
 from gpu_burnin.fleet.image.enrolments import decide
 from gpu_burnin.system.codec import to_json
+from gpu_burnin.system.files import write_atomic
 
+# The least that the API server makes one for.
 _TOKEN_S = 600
 
 
@@ -54,7 +56,7 @@ class Claimed:
 def claims(api: KubeApi, names: Names) -> list[Claimed]:
     """All of them. Raises ApiError."""
     found = []
-    ledger = {entry.name: entry.spec.identity for entry in _ledger(api, names)}
+    ledger = {name: entry.spec.identity for name, entry in read_ledger(api, names).items()}
     for item in api.items(enrolments_path(names), "list the NodeEnrolments"):
         decision = None
         try:
@@ -87,12 +89,14 @@ def approve(
     decision: Decision,
     level: str,
     *,
+    ledger: dict[str, NodeAdmission],
     compare: Compare = first_use,
     allow_simulated: bool = False,
     again: bool = False,
 ) -> Claim:
     """Let a machine be this node. `api` is the provisioner's. `compare` says how its key came to be believed, which
-    the decision and the ledger tell. `again`: its Node or key is another one than before.
+    the decision and the ledger tell. `again`: its Node or key is another one than before. `ledger` is read_ledger's,
+    once for all nodes of a command: what becomes of this node stands in it afterwards.
 
     Raises EnrolmentError for what is in doubt, and ApiError. The ledger first: a run that is cut is only begun.
     """
@@ -101,7 +105,8 @@ def approve(
         raise EnrolmentError(f"{node}: its agent has not come yet; see that the pod of muster-node runs there")
     enrolment = parse_enrolment(found)
     claim = claim_of(enrolment)
-    ledger = {entry.name: entry for entry in _ledger(api, names)}
+    ledger.pop(node, None)
+    ledger |= read_ledger(api, names, fieldSelector=f"metadata.name={node}")
     there = api.node(node)
     if doubts := doubts_of(enrolment, claim, there, ledger, again=again):
         raise EnrolmentError(" | ".join(doubts))
@@ -117,9 +122,10 @@ def approve(
     )
     old = ledger.get(node)
     if old is None:
-        made = document(NodeAdmission(node, Spec(identity=identity, evidence=Proof(level=level))), names)
-        api.create(admissions_path(names), made, f"create the NodeAdmission of {node}")
+        ledger[node] = NodeAdmission(node, Spec(identity=identity, evidence=Proof(level=level)))
+        api.create(admissions_path(names), document(ledger[node], names), f"create the NodeAdmission of {node}")
     elif old.spec.identity != (changed := with_known(identity, old.spec.identity)):
+        ledger[node] = replace(old, spec=replace(old.spec, identity=changed))
         change = {"spec": {"identity": to_json(changed)}}
         api.merge(admissions_path(names, node), change, f"write the NodeAdmission of {node}")
     if decided_anew(enrolment.spec.decision, trust, old.spec.identity if old else None):
@@ -136,8 +142,10 @@ def decided_anew(before: Decision | None, trust: Trust, old: Identity | None) ->
     return not nothing_new and (trust.how == COMPARED or old is None or old.trust != COMPARED)
 
 
-def _ledger(api: KubeApi, names: Names) -> Iterator[NodeAdmission]:
-    return map(parse, api.items(admissions_path(names), "list the NodeAdmissions"))
+def read_ledger(api: KubeApi, names: Names, **selectors: str) -> dict[str, NodeAdmission]:
+    """The ledger by node; all of it is much (6 KiB a node), so a command reads it once. Raises ApiError."""
+    entries = map(parse, api.items(admissions_path(names), "list the NodeAdmissions", **selectors))
+    return {entry.name: entry for entry in entries}
 
 
 def with_known(new: Identity, old: Identity) -> Identity:
@@ -172,10 +180,12 @@ def doubts_of(
             f"{name}: its agent speaks of machine {claim.machine_id}, its kubelet of {reported or 'none'}; mount the "
             "host's /etc/machine-id into the agent's pod"
         )
-    for other, entry in sorted(ledger.items()):
-        if other != name and claim.host_key == entry.spec.identity.host_key:
+    others = [(other, entry.spec.identity) for other, entry in ledger.items() if other != name]
+    same = [one for one in others if one[1].host_key == claim.host_key or one[1].machine_id == claim.machine_id]
+    for other, identity in sorted(same, key=lambda one: one[0]):
+        if claim.host_key == identity.host_key:
             found.append(f"{name}: its key is that of {other}; remove the identity folder of the one that is a copy")
-        if other != name and claim.machine_id == entry.spec.identity.machine_id:
+        if claim.machine_id == identity.machine_id:
             found.append(f"{name}: its machine id is that of {other}: it was renamed, or one is a copy of it")
     old = ledger.get(name)
     if old is not None and not again:
@@ -196,10 +206,12 @@ def forget(api: KubeApi, names: Names, node: str) -> None:
 
 
 @contextmanager
-def provisioner(api: KubeApi, kubeconfig: Path) -> Iterator[KubeApi]:
+def provisioner(
+    api: KubeApi, kubeconfig: Path, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[], KubeApi]]:
     """The API as who alone writes identities: with a token of minutes, which the audit log says you asked for.
 
-    Raises ApiError.
+    To be called for each node: a token that is old makes way for another one. Both raise ApiError.
     """
     path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/{PROVISIONER_ACCOUNT}/token"
     request = {
@@ -207,14 +219,24 @@ def provisioner(api: KubeApi, kubeconfig: Path) -> Iterator[KubeApi]:
         "kind": "TokenRequest",
         "spec": {"expirationSeconds": _TOKEN_S},
     }
-    answer = api.create(path, request, f"ask for a token of {PROVISIONER_ACCOUNT}")
-    text = with_token(kubeconfig, str(answer["status"]["token"]))
     with tempfile.TemporaryDirectory(prefix="muster-attach-") as folder:
-        place = Path(folder) / "kubeconfig"
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        yield KubeApi(place)
+        place, made_s = Path(folder) / "kubeconfig", clock()
+
+        def made() -> KubeApi:
+            answer = api.create(path, request, f"ask for a token of {PROVISIONER_ACCOUNT}")
+            write_atomic(place, with_token(kubeconfig, str(answer["status"]["token"])).encode(), mode=0o600)
+            return KubeApi(place)
+
+        present = made()
+
+        def current() -> KubeApi:
+            nonlocal present, made_s
+            if clock() - made_s > _TOKEN_S / 2:
+                made_s = clock()
+                present = made()
+            return present
+
+        yield current
 
 
 def with_token(kubeconfig: Path, token: str) -> str:

@@ -11,13 +11,13 @@ from datetime import datetime
 from typing import Any
 
 from gpu_burnin.admission.client import NODES, ApiError, Conflict, KubeApi, NotFound, Object, node_path
-from gpu_burnin.admission.gate_probe.attached import SAYS, changed_at, refuses
+from gpu_burnin.admission.gate_probe.attached import SAYS, changed_at, refuses, taints
 from gpu_burnin.admission.objects import path_of, shown_name, write_objects
 from gpu_burnin.admission.provision import define
 from gpu_burnin.admission.webhook.certificate import Pair, renew_authority, usable
 from gpu_burnin.api.attached import WEBHOOK_CA, Mode
 from gpu_burnin.api.names import CONDITION, GATE_PROBE_NODE, LABEL_PREFIX, LEASE, PAUSE, SYSTEM_NAMESPACE, Names
-from gpu_burnin.fleet.attach.ability import Need, Refused, on, refuse_unable
+from gpu_burnin.fleet.attach.ability import Need, Refused, lacking, on, refuse_unable, words
 from gpu_burnin.fleet.attach.discover import (
     Capabilities,
     Found,
@@ -29,7 +29,7 @@ from gpu_burnin.fleet.attach.discover import (
     refuse_release,
     release,
 )
-from gpu_burnin.fleet.attach.manifests import Parts, parts
+from gpu_burnin.fleet.attach.manifests import Parts, parts, tainted_labels
 from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Settings
 
 AUTO = "auto"
@@ -53,10 +53,15 @@ class Written:
     removed: tuple[str, ...]
     # What was attached otherwise before: a sentence each.
     changes: tuple[str, ...] = ()
+    # Of a look alone: what doing it takes that the user may not, in words; "" for nothing.
+    lacking: str = ""
+    # Whether the webhook taints a GPU Node already; None where none is to, or nobody asked.
+    tainted: bool | None = None
 
 
 def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = False, apply: bool = True) -> Written:
-    """Have the cluster attached so. `despite`: enforce though DaemonSets do not tolerate the taint.
+    """Have the cluster attached so. `despite`: enforce though DaemonSets do not tolerate the taint. Without `apply` it
+    takes the rights to look alone.
 
     Raises Refused, with nothing written, and ApiError.
     """
@@ -67,15 +72,15 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
     if settings.monitoring and not can.monitoring:
         raise Refused(f"{api.server}: it has no PodMonitor and PrometheusRule; leave --monitoring out")
     first, of_all = parts(settings, {}), variants(settings, can)
-    refuse_unable(api, needs(first, of_all), roles=first.rights, instead=_RENDER)
+    missing = _refuse_or_name(api, needs(first, of_all), first.rights, _RENDER, apply=apply)
     obsolete = [one for one in of_all if path_of(one) not in set(map(path_of, first.all()))]
-    obsolete = [one for one in obsolete if api.find(path_of(one), f"read {shown_name(one)}") is not None]
-    refuse_unable(api, on(obsolete, "delete"), instead=_RENDER)
+    obsolete = _present(api, obsolete, missing)
+    missing += _refuse_or_name(api, on(obsolete, "delete"), (), _RENDER, apply=apply)
     helm = release(api)
     if apply:
         refuse_release(api, helm, f"change it with `helm upgrade`, or `helm uninstall {helm}` first")
-    # Helm's namespace has no mark of ours.
-    refuse_others(api, [*([] if helm else first.namespace), *first.definitions])
+    # What Helm has made has its mark, and not ours.
+    refuse_others(api, first.definitions if helm else cluster_wide(of_all))
     found, changes = look(api, settings), changes_of(present(api), settings)
     if settings.enforcing and found.intolerant and not despite:
         raise Refused(
@@ -83,14 +88,42 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
             f"to a new GPU Node, which its burn-in may need: {', '.join(found.intolerant)}; give those of driver, "
             "network and device plugin the toleration, and then --despite-daemonsets for those that can wait"
         )
-    made = parts(settings, _authority(api, now) if _webhook(settings) else {})
+    tainted = None
     if apply:
+        made = parts(settings, _authority(api, now) if _webhook(settings) else {})
         _write(api, made, settings.names)
         for one in obsolete:
             _remove(api, one)
         _await_gate(api, settings)
-    named = [shown_name(one) for one in made.all()]
-    return Written(can, found, settings, tuple(named), tuple(map(shown_name, obsolete)), changes)
+        tainted = webhook_taints(api, settings)
+    named, removed = (tuple(map(shown_name, of)) for of in (first.all(), obsolete))
+    return Written(can, found, settings, named, removed, changes, words(missing), tainted)
+
+
+def webhook_taints(api: KubeApi, settings: Settings) -> bool | None:
+    """Whether the webhook taints a GPU Node now, None where none is to or that cannot be asked: all is written by then,
+    and its first pods take a moment, so neither is an error."""
+    labels = tainted_labels(settings)
+    try:
+        return taints(api, labels) if labels else None
+    except (ApiError, Conflict):
+        return None
+
+
+def _refuse_or_name(
+    api: KubeApi, of: Sequence[Need], roles: Sequence[Object], instead: str, *, apply: bool
+) -> list[Need]:
+    """Raise Refused where the user may not; who only looks needs the rights to read, of all but Secrets, and what else
+    doing it takes is returned."""
+    reads = [one for one in of if one.verb in ("get", "list") and one.resource != "secrets"]
+    refuse_unable(api, of if apply else reads, roles=roles if apply else (), instead=instead)
+    return [] if apply else lacking(api, of, roles)
+
+
+def _present(api: KubeApi, of: Sequence[Object], missing: Sequence[Need]) -> list[Object]:
+    """Those that are there, as far as the user may read them."""
+    readable = [one for one in of if not set(on([one], "get")) & set(missing)]
+    return [one for one in readable if api.find(path_of(one), f"read {shown_name(one)}") is not None]
 
 
 def needs(first: Parts, of_all: Sequence[Object]) -> list[Need]:
@@ -133,32 +166,40 @@ def variants(settings: Settings, can: Capabilities) -> list[Object]:
     return list(found.values())
 
 
+def cluster_wide(objects: Sequence[Object]) -> list[Object]:
+    """Those of no namespace, whose names somebody else may have. Pure."""
+    return [one for one in objects if "namespace" not in one["metadata"]]
+
+
 def detach(
     api: KubeApi,
     settings: Settings,
     *,
     apply: bool = True,
+    say: Callable[[str], None] = lambda _: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[str, ...]:
     """Remove everything; the names of what was there. Nodes are left as they were. Safe to run again.
 
     First what adds taints, then the rights of the admitter, so that it can put nothing back; the gate, then the taints
-    that it holds. Raises Refused and ApiError.
+    that it holds. Without `apply` it takes the rights to look alone; `say` gets what else it would take. Raises Refused
+    and ApiError.
     """
     of_namespace = [_in_system("coordination.k8s.io/v1", "Lease", LEASE), _in_system("v1", "ConfigMap", PAUSE)]
     of_all = [*variants(settings, capabilities(api)), *of_namespace]
-    refuse_unable(api, [*on(of_all, "get"), Need("list", "", "nodes")], instead=_ANOTHER)
+    missing = _refuse_or_name(api, [*on(of_all, "get"), Need("list", "", "nodes")], (), _ANOTHER, apply=apply)
     helm = release(api)
     refuse_release(api, helm, f"`helm uninstall {helm}` first, then this")
-    there = [one for one in of_all if api.find(path_of(one), f"read {shown_name(one)}") is not None]
-    guarded = [one for one in there if one["kind"] in ("Namespace", "CustomResourceDefinition")]
-    refuse_others(api, guarded)
+    there = _present(api, of_all, missing)
+    refuse_others(api, cluster_wide(there))
     nodes = [
         str(node["metadata"]["name"]) for node in api.items(NODES, "list the nodes") if traces(node, settings.names)
     ]
     of_nodes = [Need("patch", "", resource) for resource in ("nodes", "nodes/status")] if nodes else []
-    refuse_unable(api, [*on(there, "delete"), *of_nodes], instead=_ANOTHER)
+    missing += _refuse_or_name(api, [*on(there, "delete"), *of_nodes], (), _ANOTHER, apply=apply)
+    if missing:
+        say(f"lacking: you may not {words(missing)}; have an admin do this")
     if apply:
         order = sorted(there, key=_removal)
         before = [one for one in order if _removal(one) < _KEPT_TO_THE_END]

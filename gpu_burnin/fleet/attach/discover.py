@@ -75,8 +75,8 @@ def refuse_others(api: KubeApi, wanted: Iterable[Object]) -> None:
         if found is not None and not MANAGED_BY.items() <= ((found["metadata"].get("labels") or {}).items()):
             raise Refused(
                 f"{api.server}: {shown_name(one)} is there and was not made by attach, so this cluster is a fleet that "
-                "site.yml built, or another program has the name, or `helm uninstall` has left it; attach another "
-                "cluster, or remove it first"
+                "site.yml built, or another program has the name, or `helm uninstall` has left it; nothing was "
+                "changed: take another cluster, or remove it first"
             )
 
 

@@ -15,7 +15,7 @@ from gpu_burnin.api.enrolment import enrolments_path
 from gpu_burnin.api.fabric_proof import FabricOutcome
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.names import Names
-from gpu_burnin.api.record import NodeAdmission, Spec, State, parse
+from gpu_burnin.api.record import Ask, NodeAdmission, State, parse
 from gpu_burnin.system.clock import time_of
 from gpu_burnin.types import Verdict
 
@@ -53,7 +53,7 @@ def gone(api: KubeApi, names: Names, now: datetime, least_s: float) -> list[Gone
 def why_it_stays(record: NodeAdmission, now: datetime, least_s: float) -> str:
     """Why the record of a node without Node is kept, "" where nothing speaks for it. Pure."""
     status = record.status
-    if asks := asks_of(record.spec):
+    if asks := asks_of(record, now):
         return f"somebody asked for {' and '.join(asks)}"
     if status.power_cycle is not None:
         return f"{status.power_cycle.what} is owed ({status.power_cycle.code})"
@@ -71,9 +71,17 @@ def why_it_stays(record: NodeAdmission, now: datetime, least_s: float) -> str:
     return ""
 
 
-def asks_of(spec: Spec) -> list[str]:
-    """What people, or plays, ask of a node. Pure."""
-    return [f"a {what}" for what in _ASKS if getattr(spec, what) is not None]
+def asks_of(record: NodeAdmission, now: datetime) -> list[str]:
+    """What people, or plays, still ask of a node. Pure."""
+    return [f"a {what}" for what in _ASKS if _stands(getattr(record.spec, what), record.status.retested, what, now)]
+
+
+def _stands(ask: Ask | None, retested: str, what: str, now: datetime) -> bool:
+    """Whether it is neither over nor, as a retest that was made, done; an end that nobody can read is none."""
+    if ask is None or (what == "retest" and ask.since == retested):
+        return False
+    until = time_of(ask.until)
+    return until is None or now < until
 
 
 def fault_of(record: NodeAdmission) -> str:

@@ -130,7 +130,15 @@ def kubeconfig(server: str, ca: str, user: Mapping[str, str]) -> str:
 def _looked_at(settings: Settings, gate: list[Object], authority: Mapping[str, str]) -> dict[str, Any]:
     """What the probe compares the cluster with."""
     wanted = [*gate, *policies.taint(settings, authority.get("ca.crt", ""))]
-    return {"mode": str(settings.mode), "objects": [_ours(one) for one in wanted]}
+    labels = tainted_labels(settings)
+    return {"labels": labels, "mode": str(settings.mode), "objects": [_ours(one) for one in wanted]}
+
+
+def tainted_labels(settings: Settings) -> dict[str, str]:
+    """The labels of a GPU Node that the webhook is to taint; none where there is no webhook, or names alone. Pure."""
+    of = settings.gpu_nodes
+    by_webhook = settings.enforcing and settings.taints_by == WEBHOOK_TAINTS
+    return {of.label: of.value} if by_webhook and of.label else {}
 
 
 def _namespace() -> dict[str, Any]:

@@ -36,6 +36,12 @@ PRIORITY = "muster"
 # The most that a class of users may have. It goes first, and ends no work: a burn-in or an admitter waits for room.
 _PRIORITY = 1_000_000_000
 STAMP = "checksum/config"
+# gpu-operator's driver manager, and its MIG manager, write these while no process may hold the driver; the second label
+# is for pods of others, since v26.7.0. They mean nothing where they are not.
+_PAUSED: Mapping[str, Sequence[str]] = {
+    "nvidia.com/gpu.deploy.operator-validator": ["paused-for-driver-upgrade"],
+    "nvidia.com/gpu.deploy.client": ["paused-for-driver-upgrade", "paused-for-mig-change"],
+}
 
 
 def deployments(
@@ -125,7 +131,12 @@ def daemon_set(settings: Settings, config: Mapping[str, str]) -> dict[str, Any]:
             {"name": n, "mountPath": path, "readOnly": ro, **_COMES_LATE.get(n, {})} for n, _, path, ro in mounts
         ],
     }
-    there = {"nodeSelectorTerms": _terms(settings, "In")}
+    free = [{"key": key, "operator": "NotIn", "values": [*values]} for key, values in _PAUSED.items()]
+    terms = _terms(settings, "In")
+    # All of a term has to hold: the DaemonSet takes its pod away while the driver is to be left alone.
+    there = {
+        "nodeSelectorTerms": [{**one, "matchExpressions": [*one.get("matchExpressions", []), *free]} for one in terms]
+    }
     spec = {
         "serviceAccountName": AGENT_ACCOUNT,
         "automountServiceAccountToken": False,

@@ -17,7 +17,15 @@ from typing import Any
 from gpu_burnin.admission.client import NODES, Gone, KubeApi, admissions_path
 from gpu_burnin.admission.service.pause import Pause
 from gpu_burnin.admission.waiting import ONE_BY_ONE
-from gpu_burnin.api.attached import AUTHORITY_ENDS, GATE_EVENT_NAME, Attached, Mode, attached_path, parse_attached
+from gpu_burnin.api.attached import (
+    AUTHORITY_ENDS,
+    GATE_EVENT_NAME,
+    WEBHOOK_AWAY,
+    Attached,
+    Mode,
+    attached_path,
+    parse_attached,
+)
 from gpu_burnin.api.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import State
 from gpu_burnin.fleet.cluster.never_came import newest_of
@@ -69,7 +77,8 @@ class Snapshot:
 
     `brake` says which nodes should be out and are not, "" where there are none. `short` says what teams lack of nodes
     of their own. `attached` is how Muster stands to a cluster of others, None to its own; `gate` what its probe said
-    is wrong with the gate, `authority` that the webhook's ends.
+    is wrong with the gate, `authority` that the webhook's ends, `joins` that it keeps
+    nodes out.
     """
 
     rows: tuple[Row, ...]
@@ -82,6 +91,7 @@ class Snapshot:
     attached: Attached | None = None
     gate: str = ""
     authority: str = ""
+    joins: str = ""
 
     @property
     def mode(self) -> Mode:
@@ -149,6 +159,7 @@ class Snapshot:
             "mode": str(self.mode),
             "gate": self.gate,
             "authority": self.authority,
+            "joins": self.joins,
         }
 
 
@@ -276,6 +287,7 @@ def _news(fleet: Snapshot) -> object:
         fleet.short,
         fleet.gate,
         fleet.authority,
+        fleet.joins,
     )
 
 
@@ -290,9 +302,11 @@ def _snapshot(
     config = api.find(attached_path(), "read how Muster is attached")
     attached = None if config is None else parse_attached(config)
     reason, said = ("", "") if attached is None else _of_gate(api, now)
-    gate, authority = ("", said) if reason == AUTHORITY_ENDS else (said, "")
+    authority, joins = (said if reason == of else "" for of in (AUTHORITY_ENDS, WEBHOOK_AWAY))
+    gate = "" if authority or joins else said
     pause = standing_pause(api, now)
-    return Snapshot(ordered, leader, pause, now, api.server, brake, _short(api, ordered), attached, gate, authority)
+    short = _short(api, ordered)
+    return Snapshot(ordered, leader, pause, now, api.server, brake, short, attached, gate, authority, joins)
 
 
 def _of_gate(api: KubeApi, now: datetime) -> tuple[str, str]:

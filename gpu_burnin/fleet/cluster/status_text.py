@@ -109,7 +109,7 @@ def _attached(fleet: Snapshot) -> tuple[str, ...]:
         said = f"{where}; no node is kept from work{whom}"
     else:
         said = f"{where}; an admin can take the gate away, no kubelet waits for a PASS (docs/operations/attach.md)"
-    alarms = (("GATE OPEN", fleet.gate), ("AUTHORITY ENDS", fleet.authority))
+    alarms = (("GATE OPEN", fleet.gate), ("NO NODE JOINS", fleet.joins), ("AUTHORITY ENDS", fleet.authority))
     return (*(f"{what}: {why}" for what, why in alarms if why), said)
 
 

@@ -10,18 +10,28 @@ import pynvml
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.telemetry.kmsg import XidEvent
-from gpu_burnin.telemetry.nvml import Nvml
+from gpu_burnin.telemetry.nvml import Nvml, NvmlUnavailableError
 from gpu_burnin.telemetry.nvml_reader import error_name
 from gpu_burnin.telemetry.vitals import EventWatch, Vitals, read_vitals
 
 
 class Gpus:
-    """Reads every `poll_s`, at once when asked to, and after each event. What it learns goes to its listeners."""
+    """Reads every `poll_s`, at once when asked to, and after each event. What it learns goes to its listeners.
+
+    `library` says which file NVML is, for a pod whose driver comes and goes; `on_stale` is called, and nothing read any
+    more, once the kernel has another driver than the library that this process has loaded, which it does for good.
+    """
 
     def __init__(
-        self, poll_s: float, on_vitals: Callable[[Vitals | None, str], None], on_xid: Callable[[XidEvent], None]
+        self,
+        poll_s: float,
+        on_vitals: Callable[[Vitals | None, str], None],
+        on_xid: Callable[[XidEvent], None],
+        library: Callable[[], object] | None = None,
+        on_stale: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._poll_s, self._on_vitals, self._on_xid = poll_s, on_vitals, on_xid
+        self._library, self._on_stale = library, on_stale
         self._soon = threading.Event()
 
     def start(self) -> None:
@@ -33,17 +43,27 @@ class Gpus:
         self._soon.set()
 
     def _run(self) -> None:
+        first, worked = self._library() if self._library else None, False
         while True:
+            code = 0
             try:
                 with Nvml() as nvml:
+                    worked = True
                     self._watch(nvml)
             except pynvml.NVMLError as error:
+                code = error.value
                 self._on_vitals(None, f"NVML failed with {error_name(error.value)}")
             except GpuBurninError as error:
+                code = error.code if isinstance(error, NvmlUnavailableError) else 0
                 self._on_vitals(None, str(error))
             except Exception as error:
                 # Whatever it is, silence would look like health.
                 self._on_vitals(None, f"NVML cannot be read ({type(error).__name__}: {error})")
+            # A process that has never had another library, and sees none, would find the same after its next start.
+            mismatch = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+            if mismatch and self._library is not None and (worked or self._library() != first):
+                self._on_stale("the kernel has another driver than the NVML that it has loaded")
+                return
             self._soon.wait(self._poll_s)
             self._soon.clear()
 

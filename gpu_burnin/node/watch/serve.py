@@ -30,8 +30,9 @@ def serve(
     stop: threading.Event,
     system: System | None = None,
     more: Mapping[str, Callable[[], None]] | None = None,
+    library: Callable[[], object] | None = None,
 ) -> None:
-    """Watch until `stop` is set. `system` starts burn-ins, `more` are further threads.
+    """Watch until `stop` is set. `system` starts burn-ins, `more` are further threads, `library` is that of Gpus.
 
     Raises GpuBurninError where the node has no boot id or its XID table is broken.
     """
@@ -43,10 +44,16 @@ def serve(
         # Before kubelet has its certificate there is no cluster to speak of.
         inbox.put(lambda: agent.api_trouble(why if certificate else ""))
 
+    def end(why: str) -> None:
+        failed.append(why)
+        stop.set()
+
     gpus = Gpus(
         config.watch_poll_s,
         lambda vitals, why: inbox.put(lambda: agent.vitals(vitals, why, now_s())),
         lambda event: inbox.put(lambda: agent.nvml_xid(event, now_s())),
+        library,
+        end,
     )
     writer = Writer(api, trouble)
     sender, log_turns = Sender(api, lambda why: inbox.put(lambda: agent.heartbeat_trouble(why))), Turns()
@@ -75,8 +82,7 @@ def serve(
                 run()
             except Exception as error:
                 # A thread that ends in silence would see nothing for months.
-                failed.append(f"its thread {name} ended ({type(error).__name__}: {error})")
-                stop.set()
+                end(f"its thread {name} ended ({type(error).__name__}: {error})")
 
         threading.Thread(target=guarded, name=name, daemon=True).start()
 

@@ -18,6 +18,7 @@ from gpu_burnin.api.attached import (
     AUTHORITY_ENDS,
     GATE_EVENT_NAME,
     GATE_OPEN,
+    WEBHOOK_AWAY,
     Attached,
     Mode,
     parse_gpu_nodes,
@@ -301,7 +302,10 @@ def test_a_watch_that_is_too_old_lists_again(api: FakeApi, tmp_path: Path) -> No
     assert next(shown).states["suspect"] == 1
 
 
-@pytest.mark.parametrize(("reason", "word"), [(AUTHORITY_ENDS, "AUTHORITY ENDS"), (GATE_OPEN, "GATE OPEN")])
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [(AUTHORITY_ENDS, "AUTHORITY ENDS"), (GATE_OPEN, "GATE OPEN"), (WEBHOOK_AWAY, "NO NODE JOINS")],
+)
 def test_what_the_gates_probe_has_found_is_told_as_what_it_is(
     reason: str, word: str, api: FakeApi, tmp_path: Path
 ) -> None:

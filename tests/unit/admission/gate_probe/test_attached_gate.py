@@ -18,7 +18,7 @@ from gpu_burnin.admission.gate_probe import attached
 from gpu_burnin.admission.gate_probe.attached import WARNED_S, Gate, Watch, differs, ending
 from gpu_burnin.admission.service.http import Pages
 from gpu_burnin.admission.webhook.certificate import AUTHORITY_LASTS, make_authority, renew_authority
-from gpu_burnin.api.attached import AUTHORITY_ENDS, GATE_EVENT_NAME, GATE_KEY, GATE_OPEN
+from gpu_burnin.api.attached import AUTHORITY_ENDS, GATE_EVENT_NAME, GATE_KEY, GATE_OPEN, WEBHOOK_AWAY
 from gpu_burnin.fleet.attach.monitoring import objects, rules
 
 RULE = {"apiGroups": [""], "resources": ["nodes"]}
@@ -142,6 +142,8 @@ def test_the_alerts_are_the_fleets_by_name_and_read_what_the_probe_tells() -> No
     assert ours["MusterGateOpen"]["expr"] == fleet["MusterGateOpen"]["expr"]
     ends = ours.pop(AUTHORITY_ENDS)
     assert ends["expr"].endswith(f"< {WARNED_S:.0f}") and ends["labels"] == {"severity": "ticket"}
+    away = ours.pop(WEBHOOK_AWAY)
+    assert away["expr"] == "muster_gate_webhook_taints == 0" and away["labels"] == {"severity": "page"}
     for name, rule in ours.items():
         assert (rule["labels"], rule["annotations"]["runbook"]) == (
             fleet[name]["labels"],
@@ -164,18 +166,41 @@ def webhook(bundle: str) -> dict[str, Any]:
 
 
 class Cluster:
-    """Has this object, refuses the untainted Node, and keeps the events that are written."""
+    """Has this object, refuses the untainted Node, and keeps the events that are written. `taint` is what its webhook
+    gives a GPU Node, None while that is away."""
 
-    def __init__(self, there: dict[str, Any]) -> None:
-        self.there, self.events = there, list[dict[str, Any]]()
+    def __init__(self, there: dict[str, Any], taint: dict[str, str] | None = None) -> None:
+        self.there, self.events, self.taint = there, list[dict[str, Any]](), taint
 
     def find(self, *_: object) -> dict[str, Any]:
         return self.there
 
-    def apply(self, path: str, document: dict[str, Any], _: str) -> None:
-        if f"/events/{GATE_EVENT_NAME}" not in path:
+    def apply(self, path: str, document: dict[str, Any], _: str) -> dict[str, Any]:
+        if f"/events/{GATE_EVENT_NAME}" in path:
+            self.events.append(document)
+            return document
+        if self.taint is None or document["metadata"].get("labels") != GPU:
             raise ApiError("muster-node-gate.attached refuses it", 403)
-        self.events.append(document)
+        return {**document, "spec": {"taints": [self.taint]}}
+
+
+GPU = {"example.com/gpu": "yes"}
+
+
+def test_a_webhook_that_adds_no_taint_is_told_though_the_gate_holds(tmp_path: Path) -> None:
+    there = webhook(make_authority(MADE, "muster-webhook").certificate)
+    (tmp_path / GATE_KEY).write_text(json.dumps({"labels": GPU, "mode": "enforcing", "objects": [there]}))
+    cluster, said = Cluster(there, {"key": "muster.dev/preflight"}), list[str]()
+    watch = Watch(cluster, tmp_path, 60.0, MADE.timestamp)  # type: ignore[arg-type]
+    assert watch.look(said.append).exit_code == 0 and cluster.events == []
+    assert "\nmuster_gate_webhook_taints 1\n" in watch.numbers().decode()
+    cluster.taint = None
+    assert watch.look(said.append).exit_code == 0
+    assert cluster.events[-1]["reason"] == WEBHOOK_AWAY and "no GPU Node joins" in said[-1]
+    assert "\nmuster_gate_webhook_taints 0\n" in watch.numbers().decode()
+    # Where none is to add it, nothing is asked and nothing told.
+    (tmp_path / GATE_KEY).write_text(json.dumps({"mode": "enforcing", "objects": [there]}))
+    assert watch.look(said.append).tainted is None and len(cluster.events) == 1
 
 
 def test_the_end_of_the_webhooks_authority_is_told_half_a_year_before(tmp_path: Path) -> None:

@@ -6,13 +6,17 @@ import base64
 import json
 import ssl
 import threading
+import time
+import urllib.error
 import urllib.request
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_burnin.admission.webhook import server
 from gpu_burnin.admission.webhook.certificate import (
     AUTHORITY_LASTS,
     SERVER_LASTS,
@@ -104,3 +108,49 @@ def test_the_server_makes_its_certificate_anew_before_it_ends(tmp_path: Path) ->
     finally:
         hook.close()
         thread.join()
+
+
+def test_an_error_of_today_does_not_end_the_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a server whose certificate has ended says that it is not well: nobody would believe it."""
+    monkeypatch.setattr(server, "LOOK_S", 0.01)
+    now, there, said = [datetime.now(UTC)], [True], list[str]()
+    authority = make_authority(now[0], "test")
+
+    def read() -> Pair:
+        if not there[0]:
+            raise GpuBurninError("the Secret is not there")
+        return authority
+
+    hook = Webhook(("127.0.0.1", 0), read, Attached(Mode.ENFORCING, NODES, "1"), Names(), lambda: now[0], said.append)
+    thread = threading.Thread(target=hook.run)
+    thread.start()
+    try:
+        assert health(hook.port) == 200
+        there[0] = False
+        now[0] += SERVER_LASTS + timedelta(seconds=1)
+        wait(lambda: len(said) > 1)
+        assert "the Secret is not there" in said[0] and health(hook.port) == 503
+        there[0] = True
+        wait(lambda: hook.ends > now[0])
+        assert health(hook.port) == 200
+    finally:
+        hook.close()
+        thread.join()
+
+
+def wait(until: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 10
+    while not until():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def health(port: int) -> int:
+    """As kubelet looks, which believes any certificate."""
+    try:
+        with urllib.request.urlopen(
+            f"https://127.0.0.1:{port}/healthz", context=ssl._create_unverified_context(), timeout=10
+        ) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        return error.code

@@ -11,14 +11,19 @@ import yaml
 
 from gpu_burnin.api.attached import ENROLLED_BY_AGENT
 from gpu_burnin.api.enrolment import Claim, Decision, Enrolment, EnrolmentSpec
+from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Spec
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.attach import approve as module
 from gpu_burnin.fleet.attach.approve import (
     Claimed,
+    approve,
     current_cluster,
     decided_anew,
     doubts_of,
     due,
+    provisioner,
+    read_ledger,
     with_known,
     with_token,
 )
@@ -114,3 +119,65 @@ def test_a_token_goes_to_the_cluster_of_the_current_context(tmp_path: Path) -> N
     path.write_text("{}")
     with pytest.raises(GpuBurninError, match="names no current context"):
         current_cluster(path)
+
+
+class Cluster:
+    """A ledger, and how often all of it was read; a Node of each name, and tokens."""
+
+    def __init__(self) -> None:
+        self.ledger, self.whole, self.tokens = dict[str, Any](), 0, 0
+
+    def items(self, _: str, __: str, **selectors: str) -> list[Any]:
+        self.whole += not selectors
+        wanted = selectors.get("fieldSelector", "").removeprefix("metadata.name=")
+        return [one for name, one in self.ledger.items() if wanted in ("", name)]
+
+    def find(self, path: str, _: str) -> dict[str, Any]:
+        return {"metadata": {"name": path.rpartition("/")[2]}}
+
+    def node(self, name: str) -> dict[str, Any]:
+        return {"metadata": {"uid": name}, "status": {"nodeInfo": {"machineID": name}}}
+
+    def create(self, path: str, body: dict[str, Any], _: str) -> dict[str, Any]:
+        if path.endswith("/token"):
+            self.tokens += 1
+            return {"status": {"token": f"t{self.tokens}"}}
+        self.ledger[body["metadata"]["name"]] = body
+        return body
+
+
+def test_many_nodes_take_one_reading_of_the_ledger_and_know_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"gpu-copy": "key of gpu-1"}
+    monkeypatch.setattr(module, "parse_enrolment", lambda found: replace(ENROLMENT, name=found["metadata"]["name"]))
+    monkeypatch.setattr(module, "decide", lambda *_: None)
+    monkeypatch.setattr(
+        module,
+        "claim_of",
+        lambda of: replace(CLAIM, node=of.name, host_key=keys.get(of.name, f"key of {of.name}"), machine_id=of.name),
+    )
+    cluster, names = Cluster(), Names()
+    ledger = read_ledger(cluster, names)  # type: ignore[arg-type]
+
+    def let_in(name: str) -> Claim:
+        return approve(cluster, names, name, BY_HAND, "quick", ledger=ledger)  # type: ignore[arg-type]
+
+    for name in ("gpu-1", "gpu-2", "gpu-3", "gpu-1"):
+        assert let_in(name).node == name
+    assert (sorted(cluster.ledger), cluster.whole) == (["gpu-1", "gpu-2", "gpu-3"], 1)
+    with pytest.raises(GpuBurninError, match="its key is that of gpu-1"):
+        let_in("gpu-copy")
+
+
+def test_a_long_command_asks_for_another_token_before_its_own_ends(tmp_path: Path) -> None:
+    kubeconfig, cluster, now_s = tmp_path / "config", Cluster(), [0.0]
+    of = {"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "current-context": "x"}
+    kubeconfig.write_text(yaml.safe_dump({**of, "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}))
+    with provisioner(cluster, kubeconfig, lambda: now_s[0]) as current:  # type: ignore[arg-type]
+        first = current()
+        now_s[0] = 299.0
+        assert current() is first and cluster.tokens == 1
+        now_s[0] = 301.0
+        assert current() is not first and cluster.tokens == 2
+        now_s[0] = 590.0
+        current()
+        assert cluster.tokens == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,6 +111,20 @@ def test_a_webhook_that_is_away_decides_nothing() -> None:
     assert not [each for each in by_policy.config if each["kind"] == "Secret"]
 
 
+def test_the_probe_asks_for_a_node_that_the_webhook_is_to_taint() -> None:
+    def labels(settings: Settings) -> object:
+        data = one(made(settings).config, "ConfigMap", "muster-gate")["data"]
+        return json.loads(data["gate.json"])["labels"]
+
+    assert labels(ENFORCING) == {"example.com/gpu": "yes"}
+    for settings in (
+        OBSERVING,
+        replace(ENFORCING, taints_by=POLICY_TAINTS),
+        replace(ENFORCING, gpu_nodes=GpuNodes(names=("gpu-x",))),
+    ):
+        assert labels(settings) == {}
+
+
 def test_the_control_side_prefers_other_nodes_and_is_drained_one_at_a_time() -> None:
     of, found = made(), pods(made())
     for name in ("muster-admitter", "muster-preflight-taint", "muster-gate-probe"):
@@ -185,6 +200,19 @@ def test_only_the_nodes_part_is_privileged_and_no_token_lasts() -> None:
     assert len(terms["nodeSelectorTerms"]) == 2
 
 
+def test_the_agent_leaves_a_node_whose_driver_is_to_be_left_alone() -> None:
+    affinity = pods(made())["muster-node"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    for term in terms:
+        away = {each["key"]: each["values"] for each in term["matchExpressions"] if each["operator"] == "NotIn"}
+        assert away == {
+            "nvidia.com/gpu.deploy.operator-validator": ["paused-for-driver-upgrade"],
+            "nvidia.com/gpu.deploy.client": ["paused-for-driver-upgrade", "paused-for-mig-change"],
+        }
+    assert terms[0]["matchExpressions"][0] == {"key": "example.com/gpu", "operator": "In", "values": ["yes"]}
+    assert terms[1]["matchFields"][0]["values"] == ["gpu-x"]
+
+
 def mounts(settings: Settings) -> dict[str, tuple[str, bool]]:
     """Of the node's part: what of the host is where, and whether it is only read."""
     pod = pods(made(settings))["muster-node"]
@@ -230,17 +258,44 @@ def test_the_same_settings_make_the_same_objects() -> None:
 
 def test_rendering_again_keeps_the_authority(tmp_path: Path) -> None:
     first = render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)
-    texts = {path.name: path.read_text() for path in first}
-    assert {path.name: path.read_text() for path in render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)} == texts
-    render.write(tmp_path, OBSERVING, WEBHOOK_TAINTS, NOW)
-    assert not (tmp_path / "50-taint.yaml").exists()
+    assert [note for note in first.notes if "a new authority of the webhook was made" in note] == [*first.notes]
+    texts = {path.name: path.read_text() for path in first.files}
+    again = render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)
+    assert ({path.name: path.read_text() for path in again.files}, again.notes) == (texts, ())
+    # As in a checkout, which has the manifests alone.
+    for name in ("ca.crt", "ca.key"):
+        (tmp_path / name).unlink()
+    again = render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)
+    assert ({path.name: path.read_text() for path in again.files}, again.notes) == (texts, ())
+    assert (tmp_path / "ca.key").exists()
+    # What nobody applies any more goes on in the cluster until it is deleted.
+    [note] = render.write(tmp_path, OBSERVING, WEBHOOK_TAINTS, NOW).notes
+    assert "kubectl delete mutatingwebhookconfiguration muster-preflight-taint" in note
+    assert "kubectl delete service muster-preflight-taint --namespace muster-system" in note
+    assert "muster-admitter" not in note and not (tmp_path / "50-taint.yaml").exists()
     assert all((path.stat().st_mode & 0o077) == 0 for path in tmp_path.iterdir())
+
+
+def test_a_secret_that_cannot_be_read_makes_another_authority_and_says_so(tmp_path: Path) -> None:
+    render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)
+    config, secret = tmp_path / "30-config.yaml", tmp_path / "ca.key"
+    before = secret.read_text()
+    documents = list(yaml.safe_load_all(config.read_text()))
+    for each in documents:
+        each["data"] = dict.fromkeys(each["data"], "ENC[AES256_GCM]") if each["kind"] == "Secret" else each["data"]
+    config.write_text(yaml.safe_dump_all(documents))
+    secret.unlink()
+    [note] = render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW).notes
+    assert "is believed no more" in note and secret.read_text() != before
+    config.write_text("{")
+    assert render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW).notes == ()
 
 
 def test_rendering_in_the_last_year_makes_an_authority_beside_the_old_one(tmp_path: Path) -> None:
     render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW)
     old = (tmp_path / "ca.crt").read_text()
-    render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW + timedelta(days=3649))
+    [note] = render.write(tmp_path, ENFORCING, WEBHOOK_TAINTS, NOW + timedelta(days=3649)).notes
+    assert "the old one is believed beside it" in note
     new = (tmp_path / "ca.crt").read_text()
     assert new.endswith(old) and new != old
     assert base64.b64encode(new.encode()).decode() in (tmp_path / "50-taint.yaml").read_text().replace("\n      ", "")

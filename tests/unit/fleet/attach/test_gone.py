@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ from gpu_burnin.api.record import (
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.attach import approve, gone
 from gpu_burnin.fleet.attach.gone import why_it_stays
-from tests.support.fake_api import FakeApi
+from tests.support.fake_api import FakeApi, refusing
 from tests.support.fleet_samples import NAMES, node
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
@@ -65,6 +65,12 @@ def with_fault(code: str, after: str = "quarantined") -> tuple[Transition, ...]:
         (Spec(hold=ASK), STATUS, "somebody asked for a hold"),
         (Spec(quarantine=ASK, retest=ASK), STATUS, "a quarantine and a retest"),
         (Spec(repair=ASK), STATUS, "a repair"),
+        # A test that was made since, and a hold that has ended, ask for nothing.
+        (Spec(retest=ASK), replace(STATUS, retested=ASK.since), ""),
+        (Spec(retest=ASK), replace(STATUS, retested="2026-10-01T00:00:00Z"), "a retest"),
+        (Spec(hold=replace(ASK, until="2026-11-22T11:00:00Z")), STATUS, ""),
+        (Spec(hold=replace(ASK, until="2026-11-22T13:00:00Z")), STATUS, "a hold"),
+        (Spec(hold=replace(ASK, until="some day")), STATUS, "a hold"),
         (Spec(), replace(STATUS, state=State.QUARANTINED, code="XID_FATAL"), "it is quarantined (XID_FATAL)"),
         (Spec(), replace(STATUS, state=State.READY, code=""), "it is ready"),
         (Spec(), replace(STATUS, code=""), "it is new (without a reason)"),
@@ -97,8 +103,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
     server.put("nodes", node("gpu-3"))
 
     @contextmanager
-    def provisioner(kube: KubeApi, _: Path) -> Iterator[KubeApi]:
-        yield kube
+    def provisioner(kube: KubeApi, _: Path) -> Iterator[Callable[[], KubeApi]]:
+        yield lambda: kube
 
     monkeypatch.setattr(approve, "provisioner", provisioner)
     yield server
@@ -123,6 +129,18 @@ def test_only_what_is_gone_without_a_fault_is_removed_whole_and_once(api: FakeAp
     assert "nodeadmissions" in api.writes()[-1]
     again = run(api, tmp_path, "--gone", "1d")
     assert again.output == "gpu-2  stays: it went with a fault (XID_FATAL)\n" and len(api.writes()) == 3
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_was_removed_is_said_though_the_next_one_cannot_be(api: FakeApi, tmp_path: Path, as_json: bool) -> None:
+    api.put("nodeadmissions", record("gpu-4"))
+    api.before_write = refusing(401, "Unauthorized", of="gpu-4")
+    done = run(api, tmp_path, "--gone", "1d", *(["--json"] if as_json else []))
+    assert done.exit_code != 0 and "gpu-1" not in api.objects["nodeadmissions"]
+    if as_json:
+        assert [(one["node"], one["removed"]) for one in json.loads(done.stdout)] == [("gpu-1", True), ("gpu-2", False)]
+    else:
+        assert done.stdout.startswith("gpu-1  removed\ngpu-2  stays: it went with a fault")
 
 
 def test_a_node_that_comes_back_meanwhile_keeps_its_record(api: FakeApi, tmp_path: Path) -> None:

@@ -56,7 +56,11 @@ not read the new one still have. `made` is in seconds since 1970, none where it 
 {{- $objects = append $objects $one -}}
 {{- end -}}
 {{- end -}}
-{{- dict "mode" (ternary "enforcing" "observing" .Values.enforce) "objects" $objects | toRawJson -}}
+{{- $labels := dict -}}
+{{- if and .Values.enforce .Values.gpuNodes.label (ne (include "muster.taintBy" .) "policy") -}}
+{{- $labels = dict .Values.gpuNodes.label .Values.gpuNodes.value -}}
+{{- end -}}
+{{- dict "labels" $labels "mode" (ternary "enforcing" "observing" .Values.enforce) "objects" $objects | toRawJson -}}
 {{- end }}
 
 {{- define "muster.texts" -}}
