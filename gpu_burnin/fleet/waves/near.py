@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -31,11 +31,14 @@ from gpu_burnin.fleet.waves.book import Book
 from gpu_burnin.fleet.waves.grants import Swings
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES, OUTPUT, PLAY
 from gpu_burnin.fleet.waves.places import Place
+from gpu_burnin.fleet.waves.workers import Workers
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import write_atomic
 
+# Of what came of a shard: what could not be ended on its worker, for whoever called.
+WARNING = "warning"
 # Of a state directory, as the role has it; notes of what runs on workers are in that of the roll.
 _FEEDS, _NOTES = "feeds", "remote"
 _UNKNOWN = "nobody knows what runs on a worker; look there, then remove it"
@@ -76,7 +79,7 @@ class Lost(Exception):
 
 
 class NoTurn(Exception):
-    """Some feed of a shard had no turn in time. Nothing was sent, and its worker is well."""
+    """Some feed of a shard had no turn in time. Nothing was sent, its worker is well, and the shard can run here."""
 
 
 def play(
@@ -93,6 +96,7 @@ def play(
     documents.write(kept, to_json(Note(folder.name, run, project, at.place)))
     asked = at.swings and at.swings.of(hosts)
     limits = _granted(folder, kept, asked) if asked and asked.feeds else None
+    write_atomic(folder / PLAY, f"on {at.place.name}".encode())
     with tempfile.TemporaryDirectory(prefix="muster-roll-") as private, (folder / OUTPUT).open("ab") as output:
         made = Path(private) / "sent"
         made.mkdir()
@@ -109,16 +113,31 @@ def play(
         raise Lost(f"the worker {at.place.name} was lost")
     outcomes: Mapping[str, Any] = json.loads(files.pop(OUTCOMES, b"{}"))
     problems = _keep(Path(at.state_dir), hosts, files)
-    try:
-        # A turn that was not given back there is of a node that may swing on.
-        end(kept, swings=not turns.isdisjoint(files))
-    except GpuBurninError as error:
-        # It has come to its end there, and the next call looks once more.
-        problems.append(str(error))
+    # A turn that was not given back there is of a node that may swing on.
+    why = _end_after(folder, kept, swings=not turns.isdisjoint(files))
+    problems += [why] * bool(why)
     if problems:
         with (folder / OUTPUT).open("ab") as output:
             output.write("".join(f"[WARNING]: {problem}\n" for problem in problems).encode())
-    return int(rc), outcomes
+    # A word of this machine, whatever the worker has sent under its name.
+    return int(rc), {**outcomes, WARNING: why}
+
+
+def slots(offered: Sequence[tuple[Far, Workers]], swings: Swings | None) -> tuple[list[Far], list[str]]:
+    """A shard at a time each, and how many each worker has, in words.
+
+    Of nodes that take turns no more run than have one at each feed: further ones would wait for those.
+    """
+    given = swings and swings.within()
+    # One of each worker before a second one of any.
+    every = sorted((number, at) for at, (_, bears) in enumerate(offered) for number in range(bears.count))
+    kept = [at for _, at in every][: given.shards if given else None]
+    turns = [given.bound] if given and len(kept) < len(every) else []
+    lines = [
+        f"on {one.place.name} {kept.count(at)} more at a time ({'; '.join([*turns, *bears.bounds])})"
+        for at, (one, bears) in enumerate(offered)
+    ]
+    return [replace(offered[at][0], swings=given) for at in kept], lines
 
 
 def left_by(roll: Path, steps: Sequence[str] | None = None) -> list[Path]:
@@ -156,6 +175,22 @@ def _granted(folder: Path, note: Path, asked: Swings) -> Limits:
         raise NoTurn(str(error)) from error
 
 
+def _end_after(folder: Path, note: Path, *, swings: bool) -> str:
+    """End what a shard left whose ansible-playbook has ended; why something may still run there, "" where nothing does.
+
+    Its turns have an end from now on even where the worker does not answer: nobody grants waves there any more.
+    """
+    try:
+        end(note, swings=swings)
+    except GpuBurninError:
+        try:
+            end_of(_feeds_of(note), note, datetime.now(UTC), swings=True)
+        except GpuBurninError as error:
+            return str(error)
+        return end_patiently(folder, swings=swings)
+    return ""
+
+
 def _release(note: Path, *, swings: bool) -> None:
     end_of(_feeds_of(note), note, datetime.now(UTC), swings=swings)
     note.unlink(missing_ok=True)
@@ -166,13 +201,15 @@ def _feeds_of(note: Path) -> Path:
     return note.parents[2] / _FEEDS
 
 
-def end_patiently(folder: Path, wait_s: float = _WAIT_S, pause: Callable[[float], None] = time.sleep) -> str:
+def end_patiently(
+    folder: Path, wait_s: float = _WAIT_S, pause: Callable[[float], None] = time.sleep, *, swings: bool = True
+) -> str:
     """End what runs of a step left on workers; why it may still run there after `wait_s`, "" where all has ended."""
     until_s = time.monotonic() + wait_s
     for path in left_by(folder.parents[1], (folder.name,)):
         while path.exists():
             try:
-                end(path)
+                end(path, swings=swings)
             except GpuBurninError as error:
                 if time.monotonic() >= until_s:
                     return str(error)
