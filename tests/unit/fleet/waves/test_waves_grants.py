@@ -217,7 +217,7 @@ def test_a_shard_without_a_turn_has_no_result_and_its_process_says_why(
     folder = tmp_path / "roll/steps/shard-0001"
     folder.mkdir(parents=True)
     job = worker.Job("shard-0001", Part.NODES, "burnin.yml", ("inv",), (), "/", far=far_at(tmp_path))
-    worker.write_job(folder, to_json(job))  # type: ignore[arg-type]
+    worker.write_job(folder, to_json(job))
     hosts_file(folder).write_text("gpu-1\n")
     monkeypatch.setattr("sys.argv", ["worker", str(folder)])
     with pytest.raises(SystemExit) as ended:
@@ -280,7 +280,7 @@ def test_a_shard_that_ended_well_gives_its_turns_an_end_where_its_worker_does_no
             raise GpuBurninError("ssh: Connection reset")
         return ""
 
-    monkeypatch.setattr(near.places, "ask", ask)
+    monkeypatch.setattr(places, "ask", ask)
     monkeypatch.setattr(near, "_stream", lambda *_: {"rc": 0, "outcomes.json": b'{"warning": "forged"}'})
     monkeypatch.setattr(near.end_patiently, "__defaults__", (0.0, lambda _: None))
     (tmp_path / "roll/inventory.json").parent.mkdir()
