@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
 
 from gpu_burnin.errors import GpuBurninError
@@ -31,6 +28,7 @@ from gpu_burnin.fleet.waves.book import Book
 from gpu_burnin.fleet.waves.grants import Swings
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES, OUTPUT, PLAY
 from gpu_burnin.fleet.waves.places import Place
+from gpu_burnin.fleet.waves.stream import Expected, stream
 from gpu_burnin.fleet.waves.workers import Workers
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.system.clock import rfc3339
@@ -42,10 +40,8 @@ WARNING = "warning"
 # Of a state directory, as the role has it; notes of what runs on workers are in that of the roll.
 _FEEDS, _NOTES = "feeds", "remote"
 _UNKNOWN = "nobody knows what runs on a worker; look there, then remove it"
-# A worker that shows no sign of life for so long is lost.
-_SILENT_S = 120.0
-# A report is the longest line; what is longer is none, and its worker lost.
-_MOST_LINE_BYTES = 64 << 20
+# Of all that is kept of a shard until it ends, for it and for each of its hosts: as much as one is said to need.
+_MOST_KEPT_BYTES, _MOST_KEPT_OF_HOST_BYTES = 64 << 20, 1 << 20
 _REPORT_FILES = (REPORT_HTML, REPORT)
 # How long a shard waits until its worker ends what it left there.
 _WAIT_S = 300.0
@@ -107,7 +103,8 @@ def play(
         kwargs = _kwargs(there, at, playbook, project, arguments, limits)
         expected = {OUTCOMES, history.FILE, *(f"{REPORTS}/{host}/{name}" for host in hosts for name in _REPORT_FILES)}
         turns = {f"{_FEEDS}/{quote(host, safe='')}.json" for host in hosts}
-        files = _stream(at.place, project, run, private, kwargs, output, expected | turns)
+        most_bytes = _MOST_KEPT_BYTES + len(hosts) * _MOST_KEPT_OF_HOST_BYTES
+        files = stream(at.place, project, run, private, kwargs, output, Expected(expected, turns, most_bytes))
         rc = files.pop("rc", None)
     if rc is None:
         raise Lost(f"the worker {at.place.name} was lost")
@@ -245,98 +242,6 @@ def _kwargs(
         "suppress_env_files": True,
         "fact_cache_type": "memory",
     }
-
-
-def _stream(
-    place: Place,
-    project: str,
-    run: str,
-    private: str,
-    kwargs: Mapping[str, Any],
-    output: IO[bytes],
-    expected: Collection[str],
-) -> dict[str, Any]:
-    """Everything that came back, by its name, with `rc` where the run came to its end."""
-    from ansible_runner.streaming import Transmitter
-
-    process = subprocess.Popen(
-        places.command(place, project, "run", run), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output
-    )
-    assert process.stdin is not None and process.stdout is not None
-    done = threading.Event()
-    seen = _Lines(process.stdout)
-    try:
-        Transmitter(_output=process.stdin, private_data_dir=private, **kwargs).run()
-        for work in (_beat, _watch):
-            threading.Thread(target=work, args=(process, seen, done), daemon=True).start()
-        return _process(seen, private, output, expected)
-    except OSError:
-        return {}
-    finally:
-        done.set()
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-
-class _Lines:
-    """Lines of a worker, and when the last one came."""
-
-    def __init__(self, source: IO[bytes]) -> None:
-        self._source = source
-        self.last_s = time.monotonic()
-
-    def readline(self) -> bytes:
-        """The next one, b"" at the end."""
-        line = self._source.readline(_MOST_LINE_BYTES)
-        self.last_s = time.monotonic()
-        return line
-
-
-def _beat(process: subprocess.Popen[bytes], seen: _Lines, done: threading.Event) -> None:
-    """Tell the worker that this controller lives."""
-    assert process.stdin is not None
-    with contextlib.suppress(OSError, ValueError):
-        while not done.wait(far.BEAT_S):
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-
-
-def _watch(process: subprocess.Popen[bytes], seen: _Lines, done: threading.Event) -> None:
-    """Give a worker up that says nothing any more."""
-    while not done.wait(far.BEAT_S):
-        if time.monotonic() - seen.last_s > _SILENT_S:
-            process.kill()
-            return
-
-
-def _process(lines: _Lines, private: str, output: IO[bytes], expected: Collection[str]) -> dict[str, Any]:
-    from ansible_runner.streaming import Processor
-
-    files: dict[str, Any] = {}
-
-    class Incoming(Processor):  # type: ignore[misc]
-        """Takes files as lines, and no archive: what a worker packs could be unpacked anywhere."""
-
-        def status_callback(self, status_data: Mapping[str, Any]) -> None:
-            self.status = status_data["status"]
-
-        def event_callback(self, event_data: Mapping[str, Any]) -> None:
-            if "rc" in event_data:
-                files["rc"] = event_data["rc"]
-            elif "file" in event_data:
-                if event_data["file"] in expected:
-                    files[str(event_data["file"])] = base64.b64decode(event_data["content"])
-            elif text := event_data.get("stdout"):
-                output.write(f"{text}\n".encode())
-
-        def artifacts_callback(self, artifacts_data: Mapping[str, Any]) -> None:
-            raise OSError("the worker sent an archive")
-
-    Incoming(_input=lines, private_data_dir=private, quiet=True).run()
-    return files
 
 
 def _keep(state: Path, hosts: Sequence[str], files: Mapping[str, bytes]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from gpu_burnin.fleet.feeds.limits import Limits
 from gpu_burnin.fleet.feeds.turns import SLACK_S, Turns, end_of
 from gpu_burnin.fleet.plan.work import USUAL_GPUS, times_of
 from gpu_burnin.fleet.roll.lock import alone
-from gpu_burnin.fleet.waves import grants, near, places, run, worker
+from gpu_burnin.fleet.waves import grants, near, places, run, stream, worker
 from gpu_burnin.fleet.waves.book import Book, hosts_file, keep_result, result_in
 from gpu_burnin.fleet.waves.grants import Power, Swings
 from gpu_burnin.fleet.waves.kinds import kind_of
@@ -281,7 +282,7 @@ def test_a_shard_that_ended_well_gives_its_turns_an_end_where_its_worker_does_no
         return ""
 
     monkeypatch.setattr(places, "ask", ask)
-    monkeypatch.setattr(near, "_stream", lambda *_: {"rc": 0, "outcomes.json": b'{"warning": "forged"}'})
+    monkeypatch.setattr(near, "stream", lambda *_: {"rc": 0, "outcomes.json": b'{"warning": "forged"}'})
     monkeypatch.setattr(near.end_patiently, "__defaults__", (0.0, lambda _: None))
     (tmp_path / "roll/inventory.json").parent.mkdir()
     (tmp_path / "roll/inventory.json").write_text("{}")
@@ -298,6 +299,15 @@ def test_a_shard_that_ended_well_gives_its_turns_an_end_where_its_worker_does_no
     assert len(Turns(feeds, Limits(1)).counted()) == 3, "of the second alone"
     later = datetime.now(UTC) + timedelta(seconds=longest_s)
     assert not Turns(feeds, Limits(1), now=lambda: later).counted()
+
+
+def test_of_what_a_worker_sends_no_more_is_kept_than_is_expected_and_of_turns_that_they_are_there() -> None:
+    kept = stream._Files(stream.Expected({"a", "b"}, {"turn"}, 10))
+    for name in ("a", "a", "b", "turn", "other"):
+        kept.take(name, base64.b64encode(b"12345").decode())
+    assert kept.files == {"a": b"12345", "b": b"12345", "turn": b""}
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        kept.take("a", base64.b64encode(b"123456").decode())
 
 
 def test_a_note_that_a_person_removes_ends_no_turn_before_waves_that_just_began(tmp_path: Path) -> None:
