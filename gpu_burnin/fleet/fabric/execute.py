@@ -178,8 +178,9 @@ class Executor:
         """
         running, ended = dict[str, float](), set[str]()
         for folder in sorted(self._begun(), key=lambda one: one.path, reverse=True):
-            # The forks of one whose Ansible was killed go on.
-            _end_leftovers(folder)
+            if folder.played_s is None:
+                # The forks of an Ansible that was killed go on.
+                _end_leftovers(folder)
             left_s = _waited_s(folder) + _NODE_LIMIT_S
             if folder.played_s is not None and folder.played_s + left_s <= time.time():
                 continue
