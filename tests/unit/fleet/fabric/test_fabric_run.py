@@ -26,7 +26,7 @@ from gpu_burnin.fabric.model import (
     Test,
 )
 from gpu_burnin.fleet.fabric import course, places, report, results
-from gpu_burnin.fleet.fabric.execute import Play, times
+from gpu_burnin.fleet.fabric.execute import Executor, Play, times
 from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, Answer, Presence, RoundFolder
 from gpu_burnin.fleet.fabric.keep import Nobody
 from gpu_burnin.fleet.fabric.results import Run
@@ -34,6 +34,19 @@ from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.worker import Killed
 from gpu_burnin.system import known_hosts
 from tests.support.fabric_nodes import SETTINGS, Nodes
+
+
+def killed(*_: object) -> tuple[int, Mapping[str, object]]:
+    raise Killed("fabric: ansible-playbook was killed")
+
+
+def cut_off(nodes: Nodes) -> Executor:
+    """One whose Ansible was killed in the first round."""
+    executor = nodes.executor()
+    executor.play = cast(Play, killed)
+    with pytest.raises(GpuBurninError, match="was killed"):
+        executor(nodes.test_of("gpu-1", "gpu-2"))
+    return executor
 
 
 @pytest.fixture
@@ -141,13 +154,7 @@ def test_what_may_still_run_is_ended_before_nodes_are_given_back(nodes: Nodes) -
 
 
 def test_after_an_ansible_that_was_killed_all_its_nodes_are_looked_at(nodes: Nodes) -> None:
-    def killed(*_: object) -> tuple[int, Mapping[str, object]]:
-        raise Killed("fabric: ansible-playbook was killed")
-
-    executor = nodes.executor()
-    executor.play = cast(Play, killed)
-    with pytest.raises(GpuBurninError, match="was killed"):
-        executor(nodes.test_of("gpu-1", "gpu-2"))
+    executor = cut_off(nodes)
     # That of another process, which goes on and cannot begin.
     assert nodes.executor().end_tests() == {} and nodes.plays() == ["round-0000"]
     found = RoundFolder(nodes.folder / "rounds/round-0000")
@@ -185,13 +192,7 @@ def test_a_host_whose_test_cannot_be_ended_is_kept(nodes: Nodes) -> None:
 
 
 def test_forks_of_a_round_whose_ansible_was_killed_are_ended(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> tuple[int, Mapping[str, object]]:
-        raise Killed("fabric: ansible-playbook was killed")
-
-    executor = nodes.executor()
-    executor.play = cast(Play, killed)
-    with pytest.raises(GpuBurninError, match="was killed"):
-        executor(nodes.test_of("gpu-1", "gpu-2"))
+    executor = cut_off(nodes)
     ended: list[str] = []
     monkeypatch.setattr(leftovers, "end", lambda _, folder: ended.append(Path(folder).name))
     executor.end_tests()
@@ -225,9 +226,6 @@ def test_where_no_round_was_begun_or_all_have_ended_nothing_is_looked_at(nodes: 
 
 
 def test_an_ansible_that_is_killed_or_does_not_start_is_told(nodes: Nodes) -> None:
-    def killed(*_: object) -> tuple[int, Mapping[str, object]]:
-        raise Killed("fabric: ansible-playbook was killed")
-
     def refused(folder: Path, *_: object) -> tuple[int, Mapping[str, object]]:
         (folder / "output.log").write_text("ERROR! the playbook could not be found\n")
         return 1, {}
