@@ -14,7 +14,6 @@ from dataclasses import astuple, dataclass, fields
 from datetime import datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.database import Database
@@ -26,8 +25,9 @@ KEPT_S = 365 * 86400.0
 # So many plays that are too old go with each that comes: the file stays bounded, and no write takes long.
 _PRUNED_AT_ONCE = 4
 _MOST_MESSAGE = 300
-# Of a history of strangers: a value of it, the steps that reading it may take, and how far its clock may be ahead.
-_MOST_STRANGER_BYTES, _MOST_TEXT, _MOST_TASKS = 64 << 20, 4096, 1 << 31
+# Of a history of strangers: its plays (a run of burnin.yml has a few), a row and a value of it, the steps that reading
+# it may take, and how far its clock may be ahead.
+_MOST_PLAYS, _MOST_ROW_BYTES, _MOST_TEXT, _MOST_TASKS = 64, 64 << 10, 4096, 1 << 31
 _STEPS_AT_ONCE, _MOST_STEPS = 100_000, 10_000
 _MOST_AHEAD_S = 3600.0
 _TABLES = frozenset({"hosts", "plays", "results"})
@@ -126,36 +126,39 @@ def record(path: Path, play: Play, results: dict[str, Result], oldest: str) -> s
 def of_host(path: Path, host: str, since: str, until: str) -> list[tuple[Play, Result]]:
     """What plays did to a host between two times (RFC 3339), the oldest first. Raises HistoryError."""
     with _DATABASE.reading(path) as connection:
-        rows = _rows(connection, host, since, until)
+        rows = _rows(connection, host, since, until, "ORDER BY plays.started_at, plays.id").fetchall()
     count = len(fields(Play))
     return [(_play(row[:count]), Result(*row[count:])) for row in rows]
 
 
-def _rows(connection: sqlite3.Connection, host: str, since: str, until: str) -> list[tuple[Any, ...]]:
-    """Columns of the play and of the result."""
+def _rows(connection: sqlite3.Connection, host: str, since: str, until: str, order: str = "") -> sqlite3.Cursor:
+    """Columns of the play and of the result; without an order they come one by one, and none is kept."""
     plays = ", ".join(f"plays.{field.name}" for field in fields(Play))
     # The cross join keeps SQLite at a look-up for each play of the time.
     query = (
         "SELECT {columns} FROM plays CROSS JOIN results ON results.play = plays.id "
         "AND results.host = (SELECT id FROM hosts WHERE hosts.name = ?) "
-        "WHERE plays.started_at >= ? AND plays.started_at <= ? ORDER BY plays.started_at, plays.id"
+        "WHERE plays.started_at >= ? AND plays.started_at <= ? {order}"
     )
     lacks = _lacking(connection)
     results = ", ".join(f"'' AS {name}" if name in lacks else name for name in _RESULT.split(", "))
-    return connection.execute(query.format(columns=f"{plays}, {results}"), (host, since, until)).fetchall()
+    return connection.execute(query.format(columns=f"{plays}, {results}", order=order), (host, since, until))
 
 
 def of_stranger(content: bytes, hosts: Iterable[str], now: datetime) -> dict[Play, dict[str, Result]]:
     """What a history says of hosts that another machine has written and sent. Raises HistoryError.
 
     It is read in memory, and only where it has the tables of a history and nothing else: what a file of SQLite may have
-    beside them is run when they are read. Each value is of its kind, within its bounds, and fit to be shown.
+    beside them is run when they are read. Each value is of its kind, within its bounds, and fit to be shown; so many
+    plays at most, with one result of a host each. The oldest comes first.
     """
     found: dict[Play, dict[str, Result]] = {}
     try:
         with contextlib.closing(sqlite3.connect(":memory:")) as connection:
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_STRANGER_BYTES)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_ROW_BYTES)
             connection.execute("PRAGMA trusted_schema = OFF")
+            # Whose size is that of the tables.
+            connection.execute("PRAGMA automatic_index = OFF")
             connection.execute("PRAGMA cell_size_check = ON")
             # Not in the mode of a log beside it, which is nobody's here.
             connection.deserialize(content[:18] + b"\x01\x01" + content[20:])
@@ -166,10 +169,13 @@ def of_stranger(content: bytes, hosts: Iterable[str], now: datetime) -> dict[Pla
             for host in hosts:
                 for row in _rows(connection, host, "", "9"):
                     play, result = _checked(row, now)
-                    found.setdefault(play, {})[host] = result
+                    results = found.setdefault(play, {})
+                    if host in results or len(found) > _MOST_PLAYS:
+                        raise ValueError(f"it has more than {_MOST_PLAYS} plays, or a play twice")
+                    results[host] = result
     except (sqlite3.Error, ValueError, OverflowError) as error:
         raise HistoryError(f"the history that a worker sent is none ({error}); its plays are left out") from error
-    return found
+    return dict(sorted(found.items(), key=lambda one: one[0].started_at))
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:

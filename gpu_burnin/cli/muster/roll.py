@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -138,17 +137,18 @@ def roll(
     count = bounds.of_this_machine(min(shard_hosts, max(1, len(given.nodes))), startups, allowed)
     book = Book(Path(given.state_dir) / "roll")
     known = Path(given.state_dir) / "known_hosts"
-    far, borne = list[near.Far](), list[str]()
+    offered = list[tuple[near.Far, bounds.Workers]]()
     for one in dict.fromkeys([*others, *given.workers]):
         place, most = places.parse(one, worker_key, known)
         machine = places.look(place, Path.cwd())
         bears = places.bear(machine, min(shard_hosts, max(1, len(given.nodes))), most, place)
-        far += [near.Far(place, machine.home, given.state_dir, str(known))] * bears.count
-        borne.append(f"on {place.name} {bears.count} more at a time ({'; '.join(bears.bounds)})")
+        offered.append((near.Far(place, machine.home, given.state_dir, str(known)), bears))
+    swings = None
     if away:
-        swings = grants.swings(given.power or grants.Power(), arguments, len(far))
-        far = [replace(one, swings=swings) for one in far]
+        most_far = sum(bears.count for _, bears in offered)
+        swings = grants.swings(given.power or grants.Power(), arguments, most_far)
         sent.inventory(exported, [node.name for node in given.nodes])
+    far, borne = near.slots(offered, swings)
     at_once = count.count + len(far)
     now = datetime.now(UTC)
     mine = lock.Lock(_user(), rfc3339_s(now), lock.process(os.getpid()), f"rolls {playbook}")

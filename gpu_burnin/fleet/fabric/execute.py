@@ -7,6 +7,7 @@ made of it. Members that cannot take part make a test inconclusive; those that f
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -153,22 +154,45 @@ class Executor:
         return found
 
     def end_tests(self) -> dict[str, float]:
-        """End what may still run of the last round. Hosts of which nobody knows, and for how many seconds it may go on.
-
-        Raises GpuBurninError.
-        """
-        folder = max(self._begun(), default=None, key=lambda one: one.path)
-        names = [] if folder is None else [name for name in folder.hosts() if folder.answer(name) is None]
-        if folder is None or not names:
-            return {}
-        self.say(f"tests that may still run on {listed(names)} are ended")
+        """End what may still run of any round. Hosts of which nobody knows, and for how many seconds it may go on."""
         try:
-            found = self._look(names)
-            left = [name for name in names if not _is_looked_at(found.presence(name))]
-        except GpuBurninError as error:
+            running = self._running_on()
+        except (OSError, GpuBurninError) as error:
+            self.say(f"{error}; so any node may be tested still")
+            longest_s = _MOST_MEET_S + max(self.settings.pair_s, self.settings.group_s) + _BESIDE_S + _NODE_LIMIT_S
+            running = {node.name: longest_s for node in self.fabric.nodes}
+        if not running:
+            return {}
+        self.say(f"tests that may still run on {listed(list(running))} are ended")
+        try:
+            found = self._look(list(running))
+            return {name: left_s for name, left_s in running.items() if not _is_ended(found.presence(name))}
+        except (OSError, GpuBurninError) as error:
             self.say(str(error))
-            left = names
-        return dict.fromkeys(left, _waited_s(folder) + _NODE_LIMIT_S)
+            return running
+
+    def _running_on(self) -> dict[str, float]:
+        """Hosts on which a test of a round may run, and for how many seconds. Raises GpuBurninError and OSError.
+
+        A host that was silent may test on while further rounds are played, until one meets it again.
+        """
+        running, ended = dict[str, float](), set[str]()
+        for folder in sorted(self._begun(), key=lambda one: one.path, reverse=True):
+            if folder.played_s is None:
+                # The forks of an Ansible that was killed go on.
+                _end_leftovers(folder)
+            left_s = _waited_s(folder) + _NODE_LIMIT_S
+            if folder.played_s is not None and folder.played_s + left_s <= time.time():
+                continue
+            for name in folder.hosts():
+                answer = folder.answer(name)
+                if name in ended:
+                    continue
+                if answer is None or answer.runs:
+                    running[name] = max(left_s, running.get(name, 0.0))
+                if (answer is not None and not answer.runs) or _is_ended(folder.presence(name)):
+                    ended.add(name)
+        return running
 
     def _look(self, names: Sequence[str]) -> RoundFolder:
         """Who answers and works; a test on it is ended."""
@@ -267,9 +291,9 @@ def _end_leftovers(folder: RoundFolder) -> None:
     leftovers.end(FOLDER_VARIABLE, str(folder.path))
 
 
-def _is_looked_at(presence: Presence | None) -> bool:
-    """Whether a host has ended what ran there: one whose part failed has said nothing of itself."""
-    return presence is not None and presence.boot_id != UNKNOWN_BOOT
+def _is_ended(presence: Presence | None) -> bool:
+    """Whether a host has ended what ran there before: one whose part failed has said nothing of itself."""
+    return presence is not None and presence.boot_id != UNKNOWN_BOOT and not presence.runs
 
 
 def _waited_s(folder: RoundFolder) -> float:

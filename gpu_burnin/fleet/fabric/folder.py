@@ -46,11 +46,15 @@ class Number:
 
 @dataclass(frozen=True)
 class Presence:
-    """What a host said before its test: its boot, the processes that compute on its GPUs, why it can be in none."""
+    """What a host said before its test: its boot, the processes that compute on its GPUs, why it can be in none.
+
+    `runs`: a test of before may go on there, as it could not be ended.
+    """
 
     boot_id: str
     working: tuple[str, ...] = ()
     problem: str = ""
+    runs: bool = False
 
     @property
     def hindrance(self) -> str:
@@ -61,12 +65,16 @@ class Presence:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a host gave after its test. `code`: what `gpu-burnin fabric join` ended with, None where it did not end."""
+    """What a host gave after its test. `code`: what `gpu-burnin fabric join` ended with, None where it did not end.
+
+    `runs`: its test may go on, as it could not be ended.
+    """
 
     boot_id: str
     code: int | None
     view: str = ""
     problem: str = ""
+    runs: bool = False
 
     @property
     def hindrance(self) -> str:
@@ -115,6 +123,14 @@ class RoundFolder:
     def played(self) -> bool:
         """Whether its playbook has come to its end."""
         return (self.path / _PLAYED).exists()
+
+    @property
+    def played_s(self) -> float | None:
+        """When that was, in seconds of the clock; None where it has not: nothing of it was begun later."""
+        try:
+            return (self.path / _PLAYED).stat().st_mtime
+        except FileNotFoundError:
+            return None
 
     def hosts(self) -> list[str]:
         """The hosts in the round. Raises GpuBurninError."""

@@ -2,7 +2,8 @@
 
 A turn is a file of a node: at which feed it stands, whose process it is, and when its waves are over at the latest.
 It counts while that process runs; that for a shard on a worker, while the note exists that it may run there, and where
-somebody has removed the note, as long again as waves may last.
+somebody has removed the note, as long again as waves may last. Shards on workers have one less than a feed bears, and
+those that wait for one another keep no node of this machine waiting.
 That of a process which was killed counts until its waves are over, since the node swings on without it; so does one of
 another machine, of which nobody here can tell.
 """
@@ -31,6 +32,8 @@ from gpu_burnin.system.codec import to_json
 # How much longer than planned waves may take; those of a node that was granted none have not begun by then.
 SLACK_S = 60.0
 _UNKNOWN = "nobody knows whether its node swings; look there with `gpu-burnin status`, then remove it"
+# The queues of a feed: of all, and of those that wait for turns with notes before they come into it.
+_QUEUE, _QUEUE_OF_NOTES = "queue", "workers"
 # Most is said of so many nodes; the others are counted.
 _NAMED = 3
 
@@ -81,12 +84,15 @@ class Turns:
         node has from before is taken over. With a `note` it counts while that exists, and not this process. Raises
         GpuBurninError where the folder, or a turn in it, cannot be used.
         """
-        until_s, told, first = self.monotonic_s() + wait_s, False, False
-        with self._queue(feed) as queue:
+        until_s, told, first, ahead = self.monotonic_s() + wait_s, False, False, note is None
+        with self._queue(feed, _QUEUE) as queue, self._queue(feed, _QUEUE_OF_NOTES if note else "") as behind:
             while True:
                 # The first in the queue looks at the turns; all others look whether it is gone, which costs nothing.
-                first = first or _locked(queue)
-                busy = self._try(node, feed, waves_s, note) if first else ""
+                # Who waits for turns with notes is not in the queue of all, in which nodes of this machine are.
+                ahead = ahead or _locked(behind)
+                busy = self._noted(feed, node) if ahead and note and not first else ""
+                first = first or (ahead and not busy and _locked(queue))
+                busy = self._try(node, feed, waves_s, note) if first else busy
                 if first and not busy:
                     return ""
                 late = self.monotonic_s() >= until_s
@@ -118,7 +124,7 @@ class Turns:
             self._release_orphans()
             others = [one for one in self._all() if one.node != node]
             counted = [one for one in others if self._counts(one)]
-            if busy := self._busy(feed, counted):
+            if busy := self._busy(feed, counted) or (self._busy_of_notes(feed, counted) if note else ""):
                 return busy
             now = self.now()
             until = now + timedelta(seconds=waves_s + SLACK_S)
@@ -129,15 +135,28 @@ class Turns:
                     self._path(over.node).unlink(missing_ok=True)
         return ""
 
+    def _noted(self, feed: str, node: str) -> str:
+        """Who has all turns of a feed that shards on workers may have; "" where one is left."""
+        with alone(self.directory):
+            self._release_orphans()
+            return self._busy_of_notes(feed, [one for one in self.counted() if one.node != node])
+
     def _busy(self, feed: str, counted: Iterable[Turn]) -> str:
         """Who has all turns of a feed, in words; "" where one is left."""
-        counted_as, most = self.limits.counted_as(feed), self.limits.of(feed)
-        there = [one for one in counted if self.limits.counted_as(one.feed) == counted_as]
+        return self._taken(feed, counted, self.limits.of(feed), "may swing")
+
+    def _busy_of_notes(self, feed: str, counted: Iterable[Turn]) -> str:
+        """Who has those of shards on workers, in words; one of the feed's is left to the plays of this machine."""
+        noted = [one for one in counted if one.note]
+        return self._taken(feed, noted, self.limits.of(feed) - 1, "may swing for shards on workers")
+
+    def _taken(self, feed: str, counted: Iterable[Turn], most: int, what: str) -> str:
+        there = [one for one in counted if self.limits.counted_as(one.feed) == self.limits.counted_as(feed)]
         if len(there) < most:
             return ""
         named = [self._describe(one) for one in there[:_NAMED]]
         more = [f"{len(there) - _NAMED} more"] if len(there) > _NAMED else []
-        return f"{self._where(feed)} {most} may swing at a time: {', '.join([*named, *more])}"
+        return f"{self._where(feed)} {most} {what} at a time: {', '.join([*named, *more])}"
 
     def _where(self, feed: str) -> str:
         if self.limits.counted_as(feed):
@@ -185,9 +204,12 @@ class Turns:
         return self.directory / f"{quote(node, safe='')}.json"
 
     @contextmanager
-    def _queue(self, feed: str) -> Iterator[int]:
-        """The file by whose lock the first of those that wait at a feed is told from the others."""
-        path = self.directory / f"{quote(self.limits.counted_as(feed), safe='')}.queue"
+    def _queue(self, feed: str, kind: str) -> Iterator[int]:
+        """The file by whose lock the first of those that wait at a feed is told from the others; -1 without a kind."""
+        if not kind:
+            yield -1
+            return
+        path = self.directory / f"{quote(self.limits.counted_as(feed), safe='')}.{kind}"
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

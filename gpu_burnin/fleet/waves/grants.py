@@ -7,6 +7,7 @@ and a worker needs no right on this controller.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,18 +21,16 @@ from gpu_burnin.fleet.plan.work import USUAL_GPUS, times_of
 from gpu_burnin.types import JSON
 
 MODE, EXTENDED = "gpu_burnin_power_waves", "gpu_burnin_extended_s"
-LEVEL, RETEST_LEVEL, FOR_NEW = "gpu_burnin_level", "gpu_burnin_retest_level", "gpu_burnin_extended_for_new"
-_GRANTED, _WITHOUT_TURNS, _LONGEST = "granted", ("always", "never"), "extended"
-# Longer than a shard's waves take; then its nodes are left behind.
-_WAIT_S = 7200.0
+_GRANTED, _WITHOUT_TURNS = "granted", ("always", "never")
+# Then the shard runs on this machine, where its nodes take a turn each.
+_WAIT_S = 1800.0
 
 
 @dataclass(frozen=True)
 class Power:
     """What an inventory says of power waves: the limits as written, and of each GPU node of a roll its feed and mode.
 
-    `scaled`: whether a scaler switches machines. `levels` are those that the nodes are tested at, none where that
-    is not known; `for_new`: new nodes are tested at extended.
+    `scaled`: whether a scaler switches machines.
     """
 
     by_feed: JSON = None
@@ -40,15 +39,13 @@ class Power:
     scaled: bool = False
     feeds: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, str] = field(default_factory=dict)
-    levels: tuple[str, ...] = ()
-    for_new: bool = False
 
 
 @dataclass(frozen=True)
 class Swings:
     """Nodes that take turns, with their feeds; so many `shards` on workers at a time share what each feed bears.
 
-    `waves_s` is how long a node swings at most.
+    `waves_s` is how long a node swings at most, at the level with the longest waves.
     """
 
     limits: Limits
@@ -63,6 +60,22 @@ class Swings:
     def share(self, feed: str) -> int:
         """How many turns at a feed a shard gets at most. One is left to the plays of this machine."""
         return max(1, (self.limits.of(feed) - 1) // self.shards)
+
+    @property
+    def bound(self) -> str:
+        """Why no more shards run on workers at a time, in words."""
+        feed, most = self.least
+        return f"turns to swing power for shards on workers at {_named(feed)[0]}: {most}"
+
+    @property
+    def least(self) -> tuple[str, int]:
+        """The feed that lets the fewest shards on workers have a turn at a time, "" for all others, and how many."""
+        counted = {self.limits.counted_as(feed) for feed in self.feeds.values()}
+        return min(((feed, self.limits.of(feed) - 1) for feed in sorted(counted)), key=lambda one: one[1])
+
+    def within(self) -> Swings:
+        """Those of no more shards than have a turn at each feed: more would wait until others have ended."""
+        return replace(self, shards=min(self.shards, self.least[1]))
 
 
 def swings(power: Power, arguments: Sequence[str], shards: int) -> Swings | None:
@@ -93,30 +106,31 @@ def swings(power: Power, arguments: Sequence[str], shards: int) -> Swings | None
     limits = read_limits(power.by_feed or {}, power.others)
     for feed in sorted({limits.counted_as(feed) for feed in feeds.values()}):
         if limits.of(feed) < 2:
-            where, name = (f"the feed {feed}", LIMITS) if feed else ("feeds without a limit of their own", OTHERS)
+            where, name = _named(feed)
             raise GpuBurninError(
                 f"at {where} {limits.of(feed)} node may swing at a time ({name}), and a shard on a worker would have "
                 f"this turn until it ends; let 2 or more swing there; or {instead}"
             )
     extended_s = _seconds(given[EXTENDED]) if EXTENDED in given else power.extended_s
-    waves_s = max(times_of(level, USUAL_GPUS, extended_s)[1] for level in _levels(power, given))
+    # A burn-in that was under way is joined, whatever its level.
+    waves_s = max(times_of(level, USUAL_GPUS, extended_s)[1] for level in LEVEL_NAMES)
     return Swings(limits, feeds, shards, waves_s)
 
 
 def take(directory: Path, note: Path, asked: Swings, waits: Callable[[str], None], wait_s: float = _WAIT_S) -> Limits:
     """Have turns for a shard, which count while its note exists; how many of its nodes may swing at each feed.
 
-    Raises GpuBurninError where a feed had no turn in time.
+    Raises GpuBurninError where not each feed had one after `wait_s`.
     """
-    limits = asked.limits
-    left = Limits(limits.others - 1, {feed: limit - 1 for feed, limit in limits.by_feed.items()})
-    turns, granted = Turns(directory, left), dict[str, int]()
+    limits, until_s = asked.limits, time.monotonic() + wait_s
+    turns, granted = Turns(directory, limits), dict[str, int]()
     nodes = Counter(limits.counted_as(feed) for feed in asked.feeds.values())
     # All shards in the same order, so that no two wait for each other.
     for feed in sorted(nodes):
         for number in range(min(asked.share(feed), nodes[feed])):
             name = f"{note.stem} {feed or 'others'} {number + 1}"
-            busy = turns.take(name, feed, asked.waves_s, 0.0 if number else wait_s, waits, note)
+            left_s = 0.0 if number else max(0.0, until_s - time.monotonic())
+            busy = turns.take(name, feed, asked.waves_s, left_s, waits, note)
             if busy and not number:
                 raise GpuBurninError(f"{note.stem} had no turn to swing power within {wait_s:.0f} s: {busy}")
             if busy:
@@ -125,14 +139,9 @@ def take(directory: Path, note: Path, asked: Swings, waits: Callable[[str], None
     return Limits(granted.pop("", 1), granted)
 
 
-def _levels(power: Power, given: Mapping[str, str]) -> Collection[str]:
-    """The levels that nodes may be tested at; all where one is not known."""
-    levels = {*power.levels, given.get(LEVEL, power.levels[0])} if power.levels else set()
-    if RETEST_LEVEL in given:
-        levels = {given[RETEST_LEVEL]}
-    if levels and (power.for_new or given.get(FOR_NEW)):
-        levels.add(_LONGEST)
-    return levels if levels and levels.issubset(LEVEL_NAMES) else LEVEL_NAMES
+def _named(feed: str) -> tuple[str, str]:
+    """A feed in words, and where its limit stands."""
+    return (f"the feed {feed}", LIMITS) if feed else ("feeds without a limit of their own", OTHERS)
 
 
 def _seconds(text: str) -> float:

@@ -114,4 +114,6 @@ class StepResult:
     error: str = ""
     # Where it ran: the name of a worker, "" for the controller.
     worker: str = ""
+    # What may still run there, in words.
+    warning: str = ""
     schema: str = SCHEMA

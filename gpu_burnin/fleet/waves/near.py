@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
 
 from gpu_burnin.errors import GpuBurninError
@@ -31,18 +28,20 @@ from gpu_burnin.fleet.waves.book import Book
 from gpu_burnin.fleet.waves.grants import Swings
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES, OUTPUT, PLAY
 from gpu_burnin.fleet.waves.places import Place
+from gpu_burnin.fleet.waves.stream import Expected, stream
+from gpu_burnin.fleet.waves.workers import Workers
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import write_atomic
 
+# Of what came of a shard: what could not be ended on its worker, for whoever called.
+WARNING = "warning"
 # Of a state directory, as the role has it; notes of what runs on workers are in that of the roll.
 _FEEDS, _NOTES = "feeds", "remote"
 _UNKNOWN = "nobody knows what runs on a worker; look there, then remove it"
-# A worker that shows no sign of life for so long is lost.
-_SILENT_S = 120.0
-# A report is the longest line; what is longer is none, and its worker lost.
-_MOST_LINE_BYTES = 64 << 20
+# Of all that is kept of a shard until it ends, for it and for each of its hosts: as much as one is said to need.
+_MOST_KEPT_BYTES, _MOST_KEPT_OF_HOST_BYTES = 64 << 20, 1 << 20
 _REPORT_FILES = (REPORT_HTML, REPORT)
 # How long a shard waits until its worker ends what it left there.
 _WAIT_S = 300.0
@@ -76,7 +75,7 @@ class Lost(Exception):
 
 
 class NoTurn(Exception):
-    """Some feed of a shard had no turn in time. Nothing was sent, and its worker is well."""
+    """Some feed of a shard had no turn in time. Nothing was sent, its worker is well, and the shard can run here."""
 
 
 def play(
@@ -93,6 +92,7 @@ def play(
     documents.write(kept, to_json(Note(folder.name, run, project, at.place)))
     asked = at.swings and at.swings.of(hosts)
     limits = _granted(folder, kept, asked) if asked and asked.feeds else None
+    write_atomic(folder / PLAY, f"on {at.place.name}".encode())
     with tempfile.TemporaryDirectory(prefix="muster-roll-") as private, (folder / OUTPUT).open("ab") as output:
         made = Path(private) / "sent"
         made.mkdir()
@@ -103,22 +103,38 @@ def play(
         kwargs = _kwargs(there, at, playbook, project, arguments, limits)
         expected = {OUTCOMES, history.FILE, *(f"{REPORTS}/{host}/{name}" for host in hosts for name in _REPORT_FILES)}
         turns = {f"{_FEEDS}/{quote(host, safe='')}.json" for host in hosts}
-        files = _stream(at.place, project, run, private, kwargs, output, expected | turns)
+        most_bytes = _MOST_KEPT_BYTES + len(hosts) * _MOST_KEPT_OF_HOST_BYTES
+        files = stream(at.place, project, run, private, kwargs, output, Expected(expected, turns, most_bytes))
         rc = files.pop("rc", None)
     if rc is None:
         raise Lost(f"the worker {at.place.name} was lost")
     outcomes: Mapping[str, Any] = json.loads(files.pop(OUTCOMES, b"{}"))
     problems = _keep(Path(at.state_dir), hosts, files)
-    try:
-        # A turn that was not given back there is of a node that may swing on.
-        end(kept, swings=not turns.isdisjoint(files))
-    except GpuBurninError as error:
-        # It has come to its end there, and the next call looks once more.
-        problems.append(str(error))
+    # A turn that was not given back there is of a node that may swing on.
+    why = _end_after(folder, kept, swings=not turns.isdisjoint(files))
+    problems += [why] * bool(why)
     if problems:
         with (folder / OUTPUT).open("ab") as output:
             output.write("".join(f"[WARNING]: {problem}\n" for problem in problems).encode())
-    return int(rc), outcomes
+    # A word of this machine, whatever the worker has sent under its name.
+    return int(rc), {**outcomes, WARNING: why}
+
+
+def slots(offered: Sequence[tuple[Far, Workers]], swings: Swings | None) -> tuple[list[Far], list[str]]:
+    """A shard at a time each, and how many each worker has, in words.
+
+    Of nodes that take turns no more run than have one at each feed: further ones would wait for those.
+    """
+    given = swings and swings.within()
+    # One of each worker before a second one of any.
+    every = sorted((number, at) for at, (_, bears) in enumerate(offered) for number in range(bears.count))
+    kept = [at for _, at in every][: given.shards if given else None]
+    turns = [given.bound] if given and len(kept) < len(every) else []
+    lines = [
+        f"on {one.place.name} {kept.count(at)} more at a time ({'; '.join([*turns, *bears.bounds])})"
+        for at, (one, bears) in enumerate(offered)
+    ]
+    return [replace(offered[at][0], swings=given) for at in kept], lines
 
 
 def left_by(roll: Path, steps: Sequence[str] | None = None) -> list[Path]:
@@ -156,6 +172,22 @@ def _granted(folder: Path, note: Path, asked: Swings) -> Limits:
         raise NoTurn(str(error)) from error
 
 
+def _end_after(folder: Path, note: Path, *, swings: bool) -> str:
+    """End what a shard left whose ansible-playbook has ended; why something may still run there, "" where nothing does.
+
+    Its turns have an end from now on even where the worker does not answer: nobody grants waves there any more.
+    """
+    try:
+        end(note, swings=swings)
+    except GpuBurninError:
+        try:
+            end_of(_feeds_of(note), note, datetime.now(UTC), swings=True)
+        except GpuBurninError as error:
+            return str(error)
+        return end_patiently(folder, swings=swings)
+    return ""
+
+
 def _release(note: Path, *, swings: bool) -> None:
     end_of(_feeds_of(note), note, datetime.now(UTC), swings=swings)
     note.unlink(missing_ok=True)
@@ -166,13 +198,15 @@ def _feeds_of(note: Path) -> Path:
     return note.parents[2] / _FEEDS
 
 
-def end_patiently(folder: Path, wait_s: float = _WAIT_S, pause: Callable[[float], None] = time.sleep) -> str:
+def end_patiently(
+    folder: Path, wait_s: float = _WAIT_S, pause: Callable[[float], None] = time.sleep, *, swings: bool = True
+) -> str:
     """End what runs of a step left on workers; why it may still run there after `wait_s`, "" where all has ended."""
     until_s = time.monotonic() + wait_s
     for path in left_by(folder.parents[1], (folder.name,)):
         while path.exists():
             try:
-                end(path)
+                end(path, swings=swings)
             except GpuBurninError as error:
                 if time.monotonic() >= until_s:
                     return str(error)
@@ -208,98 +242,6 @@ def _kwargs(
         "suppress_env_files": True,
         "fact_cache_type": "memory",
     }
-
-
-def _stream(
-    place: Place,
-    project: str,
-    run: str,
-    private: str,
-    kwargs: Mapping[str, Any],
-    output: IO[bytes],
-    expected: Collection[str],
-) -> dict[str, Any]:
-    """Everything that came back, by its name, with `rc` where the run came to its end."""
-    from ansible_runner.streaming import Transmitter
-
-    process = subprocess.Popen(
-        places.command(place, project, "run", run), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output
-    )
-    assert process.stdin is not None and process.stdout is not None
-    done = threading.Event()
-    seen = _Lines(process.stdout)
-    try:
-        Transmitter(_output=process.stdin, private_data_dir=private, **kwargs).run()
-        for work in (_beat, _watch):
-            threading.Thread(target=work, args=(process, seen, done), daemon=True).start()
-        return _process(seen, private, output, expected)
-    except OSError:
-        return {}
-    finally:
-        done.set()
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-
-class _Lines:
-    """Lines of a worker, and when the last one came."""
-
-    def __init__(self, source: IO[bytes]) -> None:
-        self._source = source
-        self.last_s = time.monotonic()
-
-    def readline(self) -> bytes:
-        """The next one, b"" at the end."""
-        line = self._source.readline(_MOST_LINE_BYTES)
-        self.last_s = time.monotonic()
-        return line
-
-
-def _beat(process: subprocess.Popen[bytes], seen: _Lines, done: threading.Event) -> None:
-    """Tell the worker that this controller lives."""
-    assert process.stdin is not None
-    with contextlib.suppress(OSError, ValueError):
-        while not done.wait(far.BEAT_S):
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-
-
-def _watch(process: subprocess.Popen[bytes], seen: _Lines, done: threading.Event) -> None:
-    """Give a worker up that says nothing any more."""
-    while not done.wait(far.BEAT_S):
-        if time.monotonic() - seen.last_s > _SILENT_S:
-            process.kill()
-            return
-
-
-def _process(lines: _Lines, private: str, output: IO[bytes], expected: Collection[str]) -> dict[str, Any]:
-    from ansible_runner.streaming import Processor
-
-    files: dict[str, Any] = {}
-
-    class Incoming(Processor):  # type: ignore[misc]
-        """Takes files as lines, and no archive: what a worker packs could be unpacked anywhere."""
-
-        def status_callback(self, status_data: Mapping[str, Any]) -> None:
-            self.status = status_data["status"]
-
-        def event_callback(self, event_data: Mapping[str, Any]) -> None:
-            if "rc" in event_data:
-                files["rc"] = event_data["rc"]
-            elif "file" in event_data:
-                if event_data["file"] in expected:
-                    files[str(event_data["file"])] = base64.b64decode(event_data["content"])
-            elif text := event_data.get("stdout"):
-                output.write(f"{text}\n".encode())
-
-        def artifacts_callback(self, artifacts_data: Mapping[str, Any]) -> None:
-            raise OSError("the worker sent an archive")
-
-    Incoming(_input=lines, private_data_dir=private, quiet=True).run()
-    return files
 
 
 def _keep(state: Path, hosts: Sequence[str], files: Mapping[str, bytes]) -> list[str]:

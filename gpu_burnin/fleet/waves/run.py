@@ -20,7 +20,7 @@ from gpu_burnin.fleet.waves.begin import merge
 from gpu_burnin.fleet.waves.book import Book, alone, gates, keep_result, result_in
 from gpu_burnin.fleet.waves.kinds import Kind
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, Roll, Step, StepResult
-from gpu_burnin.fleet.waves.names import PLAY
+from gpu_burnin.fleet.waves.names import NO_TURN, PLAY
 from gpu_burnin.fleet.waves.near import Far
 from gpu_burnin.fleet.waves.worker import Job, write_job
 from gpu_burnin.system.codec import to_json
@@ -157,12 +157,16 @@ class Executor:
             with self._local if far is None else contextlib.nullcontext():
                 result, why = self._attempt(step, far)
             if result is not None:
+                if result.warning:
+                    self.say(f"{step.name}: {result.warning}")
                 return result
             self.say(f"{step.name}: {why}")
-            if far is not None:
+            if far is not None and (self.book.step(step) / NO_TURN).exists():
+                self.say(f"{step.name} is run here, where its nodes take a turn each; {far.place.name} goes on")
+            elif far is not None:
                 self._lost.add(far.place.name)
                 self.say(f"{step.name} is run here, when {far.place.name} has ended it; no further one begins there")
-                far = None
+            far = None
 
     def _attempt(self, step: Step, far: Far | None) -> tuple[StepResult | None, str]:
         """The result, or how its process was lost."""
@@ -173,6 +177,7 @@ class Executor:
             if (result := self._given_up(step, folder)) is not None:
                 return result, ""
             self._write(step, folder, far)
+            (folder / NO_TURN).unlink(missing_ok=True)
             with (folder / _LOG).open("ab") as log:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "gpu_burnin.fleet.waves.worker", str(folder)],
@@ -183,6 +188,8 @@ class Executor:
         code = process.wait()
         if (result := result_in(folder)) is not None:
             return result, ""
+        if (folder / NO_TURN).exists():
+            return None, (folder / NO_TURN).read_text().strip()
         where = f" on {far.place.name}" if far else ""
         with (folder / _LOST).open("a") as lost:
             lost.write(f"its process{where} ended with {code} and no result\n")

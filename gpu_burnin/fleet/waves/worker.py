@@ -24,7 +24,7 @@ from gpu_burnin.errors import EXIT_INCONCLUSIVE
 from gpu_burnin.fleet.waves import leftovers, near
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
-from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES, OUTPUT
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, NO_TURN, OUTCOMES, OUTPUT
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
@@ -73,16 +73,22 @@ def main() -> None:
         failed = {host: HostResult(Outcome.FAILED, why) for host in hosts}
         keep_result(folder, StepResult(job.name, 1, 0.0, 0.0, 0, failed))
         return
-    keep_result(folder, perform(folder, job, hosts))
+    try:
+        keep_result(folder, perform(folder, job, hosts))
+    except near.NoTurn as error:
+        # Its executor runs it on this machine.
+        write_atomic(folder / NO_TURN, f"{error}\n".encode())
+        sys.exit(EXIT_INCONCLUSIVE)
 
 
 def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
     """Run ansible-playbook until every host has a result.
 
-    Raises OSError where the folder cannot be written, Killed, and near.Lost.
+    Raises OSError where the folder cannot be written, Killed, near.Lost and near.NoTurn.
     """
     began_s, found, error = time.monotonic(), dict[str, HostResult](), ""
     rc, outcomes = play(folder, job, hosts)
+    warnings = [outcomes.get(near.WARNING)]
     if job.part is Part.NODES:
         left = list(hosts)
         for _ in range(_MOST_CUTS):
@@ -92,6 +98,7 @@ def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
                 break
             found |= own
             rc, outcomes = play(folder, job, left)
+            warnings.append(outcomes.get(near.WARNING))
         found |= {host: _of_node(host, outcomes, rc, folder) for host in hosts if host not in found}
     elif job.part is Part.ADMIT:
         found |= _of_admission(outcomes, hosts)
@@ -102,22 +109,20 @@ def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
     cpu_s = sum(one.ru_utime + one.ru_stime for one in used)
     peak_bytes = max(one.ru_maxrss for one in used) << 10
     where = job.far.place.name if job.far else ""
-    return StepResult(job.name, rc, time.monotonic() - began_s, cpu_s, peak_bytes, found, error, where)
+    wall_s, warning = time.monotonic() - began_s, "; ".join(str(one) for one in warnings if one)
+    return StepResult(job.name, rc, wall_s, cpu_s, peak_bytes, found, error, where, warning)
 
 
 def play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str, Any]]:
     """ansible-playbook on these hosts; its exit code, and what the callback kept.
 
-    Raises OSError where the folder cannot be written, and Killed.
+    Raises OSError where the folder cannot be written, Killed, and on a worker near.Lost and near.NoTurn.
     """
     import ansible_runner
 
     if job.far is not None:
         inventory = Path(job.inventory[0])
-        try:
-            return near.play(folder, job.far, job.playbook, job.project, job.arguments, hosts, inventory)
-        except near.NoTurn as error:
-            return EXIT_INCONCLUSIVE, {"hosts": {host: {"left": str(error)} for host in hosts}}
+        return near.play(folder, job.far, job.playbook, job.project, job.arguments, hosts, inventory)
     (folder / OUTCOMES).unlink(missing_ok=True)
     limited = folder / LIMIT
     write_atomic(limited, "".join(f"{host}\n" for host in hosts).encode())

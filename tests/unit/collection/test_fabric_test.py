@@ -23,6 +23,9 @@ class Host:
         self.boot.write_text(f"{BOOT}\n")
         self.called: list[list[str]] = []
         self.active = False
+        # What a stop leaves, and what is said of the unit.
+        self.hangs = False
+        self.stops: list[float] = []
         self.state = "running"
         self.fails: dict[str, str] = {}
         self.working: list[dict[str, object]] = []
@@ -35,6 +38,9 @@ class Host:
                 if why == "missing":
                     raise CommandError(f"{words[0]} is not installed")
                 return Output(3, "", f"one line\ngpu-burnin: {why}\n")
+        if words[:2] == ["systemctl", "stop"]:
+            self.stops.append(timeout_s)
+            self.active = self.active and self.hangs
         if words[:2] == ["systemctl", "is-active"]:
             return Output(0 if self.active else 3, "active\n" if self.active else "inactive\n", "")
         if words == ["systemctl", "is-system-running"]:
@@ -61,13 +67,27 @@ def host(tmp_path: Path) -> Host:
 
 def test_a_look_says_the_boot_and_who_works_and_ends_what_an_earlier_call_left(host: Host) -> None:
     host.working = [{"pid": 7, "name": "python"}]
-    assert host.member().look() == {"changed": False, "boot_id": BOOT, "working": ["python (process 7)"], "problem": ""}
+    found = {"boot_id": BOOT, "working": ["python (process 7)"], "problem": "", "runs": False}
+    assert host.member().look() == {"changed": False, **found}
     host.active = True
     assert host.member().look()["changed"] is True
     assert ["systemctl", "stop", "fabric.service"] in host.called
     host.called.clear()
+    host.active = True
     assert host.member(act=False).look()["changed"] is True
     assert ["systemctl", "stop", "fabric.service"] not in host.called
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_test_that_cannot_be_ended_is_no_ended_one(host: Host, silent: bool) -> None:
+    """It is stopped for longer than systemd needs to kill it, and asked for again; no answer is no end."""
+    host.member().start("OFFER", "KEYS", 60)
+    host.active = host.hangs = True
+    host.fails = {"is-active": "missing"} if silent else {}
+    says = f"fabric.service {'cannot be asked for' if silent else 'is active'} after `systemctl stop`"
+    for found in (host.member().look(), host.member().wait(0.0)):
+        assert found["runs"] is True and found["problem"].startswith(says)
+    assert host.stops and min(host.stops) > 90
 
 
 def test_a_program_that_is_missing_or_refuses_is_told(host: Host) -> None:
@@ -96,9 +116,17 @@ def test_what_is_secret_is_roots_alone_and_gone_after_the_test(host: Host) -> No
     )
     [command] = [words for words in host.called if words[0] == "systemd-run"]
     # It ends by itself where nobody asks for it any more.
-    assert "--property=RuntimeMaxSec=120" in command and "--unit=fabric.service" in command
+    assert "--property=RuntimeMaxSec=110" in command and "--property=TimeoutStopSec=10" in command
+    assert "--unit=fabric.service" in command
     host.ends(1, "VIEW", "gpu-1: test 7: wrong\n")
-    assert host.member().wait(5) == {"changed": False, "boot_id": BOOT, "view": "VIEW", "code": 1, "problem": ""}
+    assert host.member().wait(5) == {
+        "changed": False,
+        "boot_id": BOOT,
+        "view": "VIEW",
+        "code": 1,
+        "problem": "",
+        "runs": False,
+    }
     assert list(folder.iterdir()) == []
 
 

@@ -61,7 +61,11 @@ def test_a_host_that_is_booted_anew_is_looked_for_until_it_answers(
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
     folder.keep_offer(7, "OFFER")
-    answers: list[dict[str, Any] | None] = [None, None, {"boot_id": NEXT_BOOT, "view": "", "problem": ""}]
+    answers: list[dict[str, Any] | None] = [
+        None,
+        None,
+        {"boot_id": NEXT_BOOT, "view": "", "problem": "", "runs": False},
+    ]
 
     def module(**_: Any) -> dict[str, Any]:
         if (found := answers.pop(0)) is None:
@@ -132,12 +136,14 @@ def test_a_host_without_a_test_and_a_folder_that_is_broken_are_told(folder: Roun
 
 def test_whatever_a_host_answers_is_its_own_matter(folder: RoundFolder) -> None:
     """No answer stops the round of the others, or reaches a terminal as it is."""
-    looked = action("gpu-1", lambda **_: {"boot_id": NEXT_BOOT, "working": ["a\x1b[2J"], "problem": "x\ud800"})
+    looked = action(
+        "gpu-1", lambda **_: {"boot_id": NEXT_BOOT, "working": ["a\x1b[2J"], "problem": "x\ud800", "runs": False}
+    )
     looked._phase(folder, "look", None)
     found = folder.presence("gpu-1")
     assert found is not None and found.working == ("a?[2J",) and found.problem == "x?"
     for bad in ({"boot_id": []}, {"boot_id": "none"}, {"problem": 7}):
-        said = {"boot_id": NEXT_BOOT, "working": [], "problem": "", **bad}
+        said = {"boot_id": NEXT_BOOT, "working": [], "problem": "", "runs": False, **bad}
         with pytest.raises(Misfit):
             action("gpu-2", lambda said=said, **_: said)._phase(folder, "look", None)  # type: ignore[misc]
     folder.keep_answer("gpu-2", Answer(NEXT_BOOT, 0, "view \ud800", ""))

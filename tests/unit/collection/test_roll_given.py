@@ -17,7 +17,8 @@ from ansible_collections.muster.fleet.plugins.action import roll_given
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import UNRESOLVED
 from ansible_collections.muster.fleet.plugins.plugin_utils import roll_reader
 
-from gpu_burnin.fleet.waves import frozen
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.waves import frozen, places
 from gpu_burnin.fleet.waves.grants import Power
 from gpu_burnin.fleet.waves.model import Order
 from tests.lab.paths import REPOSITORY
@@ -54,7 +55,6 @@ def reading(values: Mapping[str, Mapping[str, Any]], **groups: list[str]) -> tup
         host_values=lambda scopes, names, hosts: {name: values.get(name, {}) for name in names},
         file=lambda path: {
             "gpu_burnin_power_waves": "granted", "gpu_burnin_wave_max_nodes": 1, "gpu_burnin_extended_s": 7200,
-            "gpu_burnin_level": "standard",
         },
     )  # fmt: skip
     return reader, SimpleNamespace(scopes=(), homes={}, inventory=SimpleNamespace(groups=groups, fleet={}, places={}))
@@ -63,10 +63,12 @@ def reading(values: Mapping[str, Mapping[str, Any]], **groups: list[str]) -> tup
 def test_workers_of_a_group_are_named_as_options_name_them() -> None:
     values: dict[str, dict[str, Any]] = {
         "ansible_host": {"w-1": "10.0.0.9"}, "ansible_user": {"w-1": "roll"}, "ansible_port": {"w-1": 2222, "w-2": 22},
-        "muster_roll_shards": {"w-1": 8},
+        "muster_roll_shards": {"w-1": 8, "w-3": 0},
     }  # fmt: skip
     found = roll_reader.workers_of(*reading(values, burners=["w-1", "w-2", "w-3"]), "burners", ["gpu-1"])
-    assert found == ["roll@10.0.0.9:2222=8", "w-2:22", "w-3"]
+    assert found == ["roll@10.0.0.9:2222=8", "w-2:22", "w-3=0"]
+    with pytest.raises(GpuBurninError, match="'w-3=0' is no worker"):
+        places.parse(found[-1], "", Path("known_hosts"))
 
 
 @pytest.mark.parametrize(
@@ -96,10 +98,10 @@ def test_workers_and_power_are_read_of_an_inventory(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("ANSIBLE_CONFIG", str(REPOSITORY / "ansible.cfg"))
     monkeypatch.setenv("ANSIBLE_COLLECTIONS_PATH", str(REPOSITORY / "collections"))
     nodes = {
-        "gpu-1": {"fleet_place": {"feed": "a"}, "gpu_burnin_retest_level": "extended"},
+        "gpu-1": {"fleet_place": {"feed": "a"}},
         "gpu-2": {"gpu_burnin_power_waves": "never"},
     }
-    shared = {"fleet_state_dir": str(tmp_path), "fleet_feed_limits": {"a": 2}, "gpu_burnin_level": "quick"}
+    shared = {"fleet_state_dir": str(tmp_path), "fleet_feed_limits": {"a": 2}}
     children = {"gpu_nodes": {"hosts": nodes}, "burners": {"hosts": {"w-1": {"ansible_host": "10.0.0.{{ 9 }}"}}}}
     hosts = tmp_path / "hosts.yml"
     hosts.write_text(yaml.safe_dump({"all": {"vars": shared, "children": children}}))
@@ -107,5 +109,4 @@ def test_workers_and_power_are_read_of_an_inventory(tmp_path: Path, monkeypatch:
     assert found.workers == ("10.0.0.9",) and [node.name for node in found.nodes] == ["gpu-1", "gpu-2"]
     assert found.power == Power(
         {"a": 2}, 1, 7200.0, feeds={"gpu-1": "a", "gpu-2": ""}, modes={"gpu-1": "granted", "gpu-2": "never"},
-        levels=("extended", "quick"),
     )  # fmt: skip

@@ -124,6 +124,10 @@ def test_a_play_that_cannot_be_written_whole_is_not_written_at_all(path: Path, m
 # --- of another machine ---
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
+# Those of the numbers n, each the first play under another name.
+_PLAYS = (
+    "SELECT x, run, playbook, name || x, who, only_hosts, check_mode, started_at, ended_at FROM n, plays WHERE id = 1"
+)
 
 
 def test_a_history_of_another_machine_is_read_for_the_hosts_that_it_was_sent_for(path: Path) -> None:
@@ -153,8 +157,14 @@ def test_a_history_of_another_machine_is_read_for_the_hosts_that_it_was_sent_for
         ("UPDATE plays SET name = printf('%9999d', 1)", "name is no text of at most"),
         ("UPDATE plays SET started_at = '3026-11-01T10:00:00.000Z'", "of a time to come"),
         ("UPDATE plays SET started_at = '1'", "left out"),
+        ("UPDATE plays SET name = zeroblob(70000)", "too big"),
+        (f"WITH RECURSIVE n(x) AS (SELECT 2 UNION ALL SELECT x + 1 FROM n WHERE x < 70) INSERT INTO plays {_PLAYS}; "
+         "INSERT INTO results (play, host, ok, changed, failed, unreachable, skipped, task, message) "
+         "SELECT id, 1, 0, 0, 0, 0, 0, '', '' FROM plays WHERE id > 1", "more than 64 plays"),
+        ("CREATE TABLE x AS SELECT * FROM results; DROP TABLE results; ALTER TABLE x RENAME TO results; "
+         "INSERT INTO results SELECT * FROM results", "a play twice"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_history_of_another_machine_is_left_out_with_the_reason(path: Path, change: str, says: str) -> None:
     history.record(path, play(1), {"gpu-1": Result(ok=5)}, OLDEST)
     with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -34,7 +34,7 @@ setsid "$@" >/dev/null 2>&1 </dev/null &
 echo $! >"$(dirname "$0")/$unit.pid"
 """
 SYSTEMCTL = """#!/bin/sh
-pid=$(cat "$(dirname "$0")/$2.pid" 2>/dev/null) || exit 3
+pid=$(cat "$(dirname "$0")/$2.pid" 2>/dev/null) || { [ "$1" != is-active ] || echo inactive; exit 3; }
 case $1 in
   is-active) kill -0 "$pid" 2>/dev/null && echo active || echo inactive;;
   stop) kill -KILL -- "-$pid" 2>/dev/null; while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done;;

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +26,27 @@ from gpu_burnin.fabric.model import (
     Test,
 )
 from gpu_burnin.fleet.fabric import course, places, report, results
-from gpu_burnin.fleet.fabric.execute import Play, times
-from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, RoundFolder
+from gpu_burnin.fleet.fabric.execute import Executor, Play, times
+from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, Answer, Presence, RoundFolder
 from gpu_burnin.fleet.fabric.keep import Nobody
 from gpu_burnin.fleet.fabric.results import Run
+from gpu_burnin.fleet.waves import leftovers
 from gpu_burnin.fleet.waves.worker import Killed
 from gpu_burnin.system import known_hosts
 from tests.support.fabric_nodes import SETTINGS, Nodes
+
+
+def killed(*_: object) -> tuple[int, Mapping[str, object]]:
+    raise Killed("fabric: ansible-playbook was killed")
+
+
+def cut_off(nodes: Nodes) -> Executor:
+    """One whose Ansible was killed in the first round."""
+    executor = nodes.executor()
+    executor.play = cast(Play, killed)
+    with pytest.raises(GpuBurninError, match="was killed"):
+        executor(nodes.test_of("gpu-1", "gpu-2"))
+    return executor
 
 
 @pytest.fixture
@@ -139,19 +154,68 @@ def test_what_may_still_run_is_ended_before_nodes_are_given_back(nodes: Nodes) -
 
 
 def test_after_an_ansible_that_was_killed_all_its_nodes_are_looked_at(nodes: Nodes) -> None:
-    def killed(*_: object) -> tuple[int, Mapping[str, object]]:
-        raise Killed("fabric: ansible-playbook was killed")
-
-    executor = nodes.executor()
-    executor.play = cast(Play, killed)
-    with pytest.raises(GpuBurninError, match="was killed"):
-        executor(nodes.test_of("gpu-1", "gpu-2"))
+    executor = cut_off(nodes)
     # That of another process, which goes on and cannot begin.
     assert nodes.executor().end_tests() == {} and nodes.plays() == ["round-0000"]
     found = RoundFolder(nodes.folder / "rounds/round-0000")
     assert found.presence("gpu-1") and found.presence("gpu-2") and not found.presence("gpu-3")
     # Where it is killed again, none of them is known to have ended.
     assert list(executor.end_tests()) == ["gpu-1", "gpu-2"]
+
+
+def test_a_host_that_was_silent_a_round_before_may_be_tested_still(nodes: Nodes) -> None:
+    executor = nodes.executor()
+    nodes.becomes(gpu_2="silent")
+    executor(nodes.test_of("gpu-1", "gpu-2"))
+    executor(replace(nodes.test_of("gpu-3", "gpu-4"), number=2))
+    nodes.becomes(gpu_2="unreachable by ssh")
+    assert list(executor.end_tests()) == ["gpu-2"]
+    # Until its own limit is over since the last that could begin there.
+    played = nodes.folder / "rounds/round-0001/played"
+    os.utime(played, (time.time() - 250, time.time() - 250))
+    assert executor.end_tests() == {}
+
+
+def test_a_host_whose_test_cannot_be_ended_is_kept(nodes: Nodes) -> None:
+    executor = nodes.executor()
+    executor(nodes.test_of("gpu-1", "gpu-2"))
+    folder = RoundFolder(nodes.folder / "rounds/round-0001")
+    folder.keep_answer("gpu-1", Answer(nodes.boots["gpu-1"], None, "", "it is active", runs=True))
+
+    def hangs(folder: Path, _: object, hosts: Sequence[str]) -> tuple[int, Mapping[str, object]]:
+        for name in hosts:
+            RoundFolder(folder).keep_presence(name, Presence(nodes.boots[name], (), "it is active", runs=True))
+        return 0, {}
+
+    executor.play = cast(Play, hangs)
+    assert list(executor.end_tests()) == ["gpu-1"]
+
+
+def test_forks_of_a_round_whose_ansible_was_killed_are_ended(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = cut_off(nodes)
+    ended: list[str] = []
+    monkeypatch.setattr(leftovers, "end", lambda _, folder: ended.append(Path(folder).name))
+    executor.end_tests()
+    assert ended[0] == "round-0001"
+
+
+@pytest.mark.parametrize("fault", ["disk", "damaged"])
+def test_its_own_faults_keep_no_node_for_ever(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """A full disk, or a round that cannot be read: those that may be tested are kept for a time, and the rest given."""
+    executor = nodes.executor()
+    nodes.becomes(gpu_2="silent")
+    executor(nodes.test_of("gpu-1", "gpu-2"))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if fault == "damaged":
+        (nodes.folder / "rounds/round-0001/variables.json").write_text("{")
+    monkeypatch.setattr(RoundFolder, "begin", full)
+    names = ["gpu-2"] if fault == "disk" else list(nodes.keys)
+    found = executor.end_tests()
+    assert list(found) == names and min(found.values()) > 180
+    assert "No space left on device" in nodes.lines[-1]
 
 
 def test_where_no_round_was_begun_or_all_have_ended_nothing_is_looked_at(nodes: Nodes) -> None:
@@ -162,9 +226,6 @@ def test_where_no_round_was_begun_or_all_have_ended_nothing_is_looked_at(nodes: 
 
 
 def test_an_ansible_that_is_killed_or_does_not_start_is_told(nodes: Nodes) -> None:
-    def killed(*_: object) -> tuple[int, Mapping[str, object]]:
-        raise Killed("fabric: ansible-playbook was killed")
-
     def refused(folder: Path, *_: object) -> tuple[int, Mapping[str, object]]:
         (folder / "output.log").write_text("ERROR! the playbook could not be found\n")
         return 1, {}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +16,15 @@ from gpu_burnin.fleet.feeds.limits import Limits
 from gpu_burnin.fleet.feeds.turns import SLACK_S, Turns, end_of
 from gpu_burnin.fleet.plan.work import USUAL_GPUS, times_of
 from gpu_burnin.fleet.roll.lock import alone
-from gpu_burnin.fleet.waves import grants, near, places, worker
+from gpu_burnin.fleet.waves import grants, near, places, run, stream, worker
+from gpu_burnin.fleet.waves.book import Book, hosts_file, keep_result, result_in
 from gpu_burnin.fleet.waves.grants import Power, Swings
-from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part
+from gpu_burnin.fleet.waves.kinds import kind_of
+from gpu_burnin.fleet.waves.model import HostResult, Order, Outcome, Part, Roll, StepResult
+from gpu_burnin.fleet.waves.names import NO_TURN, PLAY
+from gpu_burnin.fleet.waves.run import Executor
+from gpu_burnin.fleet.waves.workers import Workers
+from gpu_burnin.system.codec import from_json, to_json
 
 NODES = [f"gpu-{number}" for number in range(1, 9)]
 WAVES_S = 24.0
@@ -51,7 +60,7 @@ def test_over_all_shards_and_plays_no_more_nodes_swing_than_a_feed_bears(tmp_pat
     assert [one.of("a") for one in (first, second)] == [1, 1] and [one.of("") for one in (first, second)] == [1, 1]
     third = grants.take(feeds, note_of(tmp_path, "shard-0003"), asked.of(NODES[:4]), silent, 0.0)
     assert third.of("a") == 1
-    with pytest.raises(GpuBurninError, match=r"shard-0004 had no turn .*at the feed a 3 may swing at a time"):
+    with pytest.raises(GpuBurninError, match=r"shard-0004 had no turn .*at the feed a 3 may swing for shards"):
         grants.take(feeds, note_of(tmp_path, "shard-0004"), asked.of(NODES[:4]), silent, 0.0)
     here = Turns(feeds, asked.limits, pause=lambda: None)
     assert [here.take(name, "a", WAVES_S, 0.0, silent) == "" for name in ("x", "y")] == [True, False]
@@ -93,14 +102,14 @@ def test_a_shard_without_a_turn_in_time_leaves_nothing_behind(tmp_path: Path, mo
     state, folder = tmp_path, tmp_path / "roll/steps/shard-0002"
     folder.mkdir(parents=True)
     # All at the second feed: what was taken at the first is given back.
-    for number in range(3):
+    for number in range(4):
         Turns(state / "feeds", Limits(9, {"a": 9})).take(f"x-{number}", "a", WAVES_S, 0.0, silent)
     note = note_of(state, "shard-0002")
-    with pytest.raises(near.NoTurn, match="shard-0002 had no turn"):
+    with pytest.raises(near.NoTurn, match=r"shard-0002 had no turn .*at the feed a 4 may swing at a time"):
         near._granted(folder, note, swings())
     assert not note.exists()
     with alone(state / "feeds"):
-        assert sorted(path.name for path in (state / "feeds").glob("*.json")) == [f"x-{n}.json" for n in range(3)]
+        assert sorted(path.name for path in (state / "feeds").glob("*.json")) == [f"x-{n}.json" for n in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -141,41 +150,164 @@ def test_longest_waves_bound_those_of_every_level() -> None:
     assert longer is not None and longer.waves_s > swings().waves_s
 
 
-@pytest.mark.parametrize(
-    ("changed", "arguments", "longest"),
-    [
-        ({}, (), "extended"),
-        ({"levels": ("quick",)}, (), "quick"),
-        ({"levels": ("quick", "standard")}, (), "standard"),
-        ({"levels": ("standard",), "for_new": True}, (), "extended"),
-        ({"levels": ("standard",)}, ("-e", "gpu_burnin_extended_for_new=1h"), "extended"),
-        ({"levels": ("extended",)}, ("-e", "gpu_burnin_retest_level=standard"), "standard"),
-        ({"levels": ("quick",)}, ("-e", "gpu_burnin_level=standard"), "standard"),
-        # The inventory may have a level of retests, which this does not change.
-        ({"levels": ("extended",)}, ("-e", "gpu_burnin_level=standard"), "extended"),
-        ({"levels": ("quick",)}, ("-e", "gpu_burnin_retest_level={{gpu_burnin_mine}}"), "extended"),
-    ],
-)
-def test_turns_last_as_long_as_waves_of_the_levels_that_are_known(
-    changed: dict[str, Any], arguments: tuple[str, ...], longest: str
+def test_turns_last_as_long_as_waves_of_any_level() -> None:
+    """A burn-in that was under way is joined, and it may be an extended one."""
+    found = grants.swings(power(), ("-e", "gpu_burnin_retest_level=quick"), 1)
+    assert found is not None and found.waves_s == times_of("extended", USUAL_GPUS, 7200.0)[1]
+    assert found.waves_s > times_of("standard", USUAL_GPUS, 7200.0)[1]
+
+
+def test_workers_have_no_more_shards_at_a_time_than_have_a_turn_at_each_feed() -> None:
+    offered = [
+        (
+            near.Far(places.Place(name, 22, "", "known_hosts"), "/root", "/state", "known_hosts"),
+            Workers(3, ("of 3: 3",)),
+        )
+        for name in ("w-1", "w-2")
+    ]
+    far, lines = near.slots(offered, swings(6))
+    assert [one.place.name for one in far] == ["w-1", "w-2"] and {one.swings and one.swings.shards for one in far} == {
+        2
+    }
+    why = "turns to swing power for shards on workers at feeds without a limit of their own: 2; of 3: 3"
+    assert lines == [f"on {name} 1 more at a time ({why})" for name in ("w-1", "w-2")]
+    far, lines = near.slots(offered, None)
+    assert len(far) == 6 and lines[0] == "on w-1 3 more at a time (of 3: 3)"
+
+
+def test_shards_that_wait_for_each_other_keep_no_node_of_this_machine_waiting(tmp_path: Path) -> None:
+    """Two of three turns are shards': a third shard waits for one of them, and this machine's node has the third."""
+    feeds, limits, here = tmp_path / "feeds", Limits(1, {"a": 3}), list[str]()
+    asked = Swings(limits, dict.fromkeys(NODES, "a"), 2, WAVES_S)
+    for name in ("shard-1", "shard-2"):
+        grants.take(feeds, note_of(tmp_path, name), asked, silent, 0.0)
+
+    def meanwhile() -> None:
+        here.append(Turns(feeds, limits).take("here", "a", WAVES_S, 0.0, silent))
+
+    clock = iter(range(9))
+    third = Turns(feeds, limits, monotonic_s=lambda: next(clock), pause=meanwhile)
+    busy = third.take("shard-3 a 1", "a", WAVES_S, 2.0, silent, note_of(tmp_path, "shard-3"))
+    assert here[0] == "" and "at the feed a 2 may swing for shards on workers at a time: shard-1 a 1" in busy
+
+
+def test_a_shard_waits_for_all_its_feeds_together_no_longer_than_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = grants.swings(power(**changed), arguments, 1)
-    assert found is not None and found.waves_s == times_of(longest, USUAL_GPUS, 7200.0)[1]
+    waited: list[float] = []
+
+    def take(_: Turns, name: str, feed: str, waves_s: float, wait_s: float, *__: object) -> str:
+        waited.append(wait_s)
+        passed[0] += 30.0
+        return ""
+
+    passed = [0.0]
+    monkeypatch.setattr(grants, "time", SimpleNamespace(monotonic=lambda: passed[0]))
+    monkeypatch.setattr(Turns, "take", take)
+    grants.take(tmp_path, note_of(tmp_path, "s"), swings(9), silent, 40.0)
+    assert waited == [40.0, 10.0]
 
 
-def test_a_shard_without_a_turn_is_left_behind_and_its_worker_is_not_lost(
+def test_a_shard_without_a_turn_has_no_result_and_its_process_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(*_: object) -> None:
-        raise near.NoTurn("shard-0001 had no turn to swing power within 7200 s")
+        raise near.NoTurn("shard-0001 had no turn to swing power within 1800 s")
 
     monkeypatch.setattr(near, "play", none)
+    folder = tmp_path / "roll/steps/shard-0001"
+    folder.mkdir(parents=True)
+    job = worker.Job("shard-0001", Part.NODES, "burnin.yml", ("inv",), (), "/", far=far_at(tmp_path))
+    worker.write_job(folder, to_json(job))
+    hosts_file(folder).write_text("gpu-1\n")
+    monkeypatch.setattr("sys.argv", ["worker", str(folder)])
+    with pytest.raises(SystemExit) as ended:
+        worker.main()
+    assert ended.value.code == 3 and result_in(folder) is None
+    assert (folder / NO_TURN).read_text() == "shard-0001 had no turn to swing power within 1800 s\n"
+
+
+def far_at(state: Path) -> near.Far:
     place = places.Place("10.0.0.9", 22, "", "known_hosts")
-    at = near.Far(place, "/root", str(tmp_path), "known_hosts")
-    job = worker.Job("shard-0001", Part.NODES, "burnin.yml", ("inv",), (), "/", far=at)
-    result = worker.perform(tmp_path, job, ["gpu-1", "gpu-2"])
-    why = "shard-0001 had no turn to swing power within 7200 s"
-    assert result.hosts == dict.fromkeys(["gpu-1", "gpu-2"], HostResult(Outcome.LEFT, why)) and not result.error
+    return near.Far(place, "/root", str(state), "known_hosts", swings())
+
+
+def test_a_shard_without_a_turn_runs_here_and_its_worker_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two shards, one slot of this machine and one of a worker: all is done, and nothing is left behind or lost."""
+    said: list[str] = []
+
+    class Process:
+        """A shard's: on the worker it had no turn the first time, here its nodes are done."""
+
+        tried = False
+
+        def __init__(self, command: list[str], **_: object) -> None:
+            self.folder = Path(command[-1])
+
+        def wait(self) -> int:
+            job = from_json(worker.Job, json.loads((self.folder / worker.STEP).read_text()))
+            if job.far is not None and not Process.tried:
+                Process.tried = True
+                (self.folder / NO_TURN).write_text(f"{job.name} had no turn")
+                return 3
+            hosts = {name: HostResult(Outcome.DONE) for name in hosts_file(self.folder).read_text().split()}
+            keep_result(self.folder, StepResult(job.name, 0, 1.0, 1.0, 1, hosts, worker="w" if job.far else ""))
+            return 0
+
+    monkeypatch.setattr(run, "subprocess", SimpleNamespace(Popen=Process, DEVNULL=None))
+    order = Order("playbooks/burnin.yml", ("hosts.yml",))
+    waves = ((("gpu-1",), ("gpu-2",), ("gpu-3",)),)
+    roll = Roll("now", "now", order, "sum", waves, {})
+    executor = Executor(
+        Book(tmp_path / "roll"), roll, kind_of(order.playbook), 1, tmp_path, "inv", said.append, far=(far_at(tmp_path),)
+    )
+    executor.run()
+    assert {one.outcome for one in executor.results.values()} == {Outcome.DONE} and len(executor.results) == 3
+    assert not executor._lost and not list(tmp_path.glob("roll/steps/*/lost"))
+    assert any(line.endswith("is run here, where its nodes take a turn each; 10.0.0.9 goes on") for line in said)
+
+
+def test_a_shard_that_ended_well_gives_its_turns_an_end_where_its_worker_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reset of the connection is retried; after many the turns expire, and the screen says what is left there."""
+    resets = [1]
+
+    def ask(*_: object) -> str:
+        if resets[0]:
+            resets[0] -= 1
+            raise GpuBurninError("ssh: Connection reset")
+        return ""
+
+    monkeypatch.setattr(places, "ask", ask)
+    monkeypatch.setattr(near, "stream", lambda *_: {"rc": 0, "outcomes.json": b'{"warning": "forged"}'})
+    monkeypatch.setattr(near.end_patiently, "__defaults__", (0.0, lambda _: None))
+    (tmp_path / "roll/inventory.json").parent.mkdir()
+    (tmp_path / "roll/inventory.json").write_text("{}")
+    found = []
+    for number in (1, 2):
+        folder = tmp_path / f"roll/steps/shard-{number}"
+        folder.mkdir(parents=True)
+        found.append(near.play(folder, far_at(tmp_path), "p", "/x", (), NODES[:4], tmp_path / "roll/inventory"))
+        assert (folder / PLAY).read_text() in ("on 10.0.0.9", "waiting for its worker to end what it left there")
+        resets[0] = 9
+    assert found[0] == (0, {"warning": ""}), "the second try has ended it"
+    assert "shard-2 may still run on 10.0.0.9" in found[1][1]["warning"] and len(near.left_by(tmp_path / "roll")) == 1
+    feeds, longest_s = tmp_path / "feeds", swings().waves_s + SLACK_S + 5
+    assert len(Turns(feeds, Limits(1)).counted()) == 3, "of the second alone"
+    later = datetime.now(UTC) + timedelta(seconds=longest_s)
+    assert not Turns(feeds, Limits(1), now=lambda: later).counted()
+
+
+def test_of_what_a_worker_sends_no_more_is_kept_than_is_expected_and_of_turns_that_they_are_there() -> None:
+    kept = stream._Files(stream.Expected({"a", "b"}, {"turn"}, 10))
+    for name in ("a", "a", "b", "turn", "other"):
+        kept.take(name, base64.b64encode(b"12345").decode())
+    assert kept.files == {"a": b"12345", "b": b"12345", "turn": b""}
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        kept.take("a", base64.b64encode(b"123456").decode())
 
 
 def test_a_note_that_a_person_removes_ends_no_turn_before_waves_that_just_began(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class ActionModule(ActionBase):
             done = self._module()
             found = Presence(UNKNOWN_BOOT, (), str(done.get("msg") or "its part cannot be read"))
             if not done.get("failed"):
-                found = Presence(done["boot_id"], tuple(done["working"]), done["problem"])
+                found = Presence(done["boot_id"], tuple(done["working"]), done["problem"], done["runs"])
             folder.keep_presence(self._host, found)
             return done
         if test is None:
@@ -98,7 +98,9 @@ class ActionModule(ActionBase):
                     self._connection.reset()
         if not done.get("failed"):
             view = done.pop("view")
-            folder.keep_answer(self._host, Answer(done["boot_id"], done.get("code"), view, done["problem"]))
+            folder.keep_answer(
+                self._host, Answer(done["boot_id"], done.get("code"), view, done["problem"], done["runs"])
+            )
         return done
 
     def _module(self, **more: Any) -> Mapping[str, Any]:

@@ -89,6 +89,10 @@ code:
   description: The exit code of C(gpu-burnin fabric join), absent where it has not ended.
   returned: with C(wait), when it has ended
   type: int
+runs:
+  description: Whether a test may go on that could not be ended; RV(problem) then says why.
+  returned: with C(look) and C(wait)
+  type: bool
 problem:
   description: Why the host takes no part, as one sentence; empty where it does.
   returned: success

@@ -14,7 +14,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_d
 from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader import InventoryReader, Read
 
 from gpu_burnin.fleet.feeds.limits import LIMITS, OTHERS
-from gpu_burnin.fleet.waves.grants import EXTENDED, FOR_NEW, LEVEL, MODE, RETEST_LEVEL
+from gpu_burnin.fleet.waves.grants import EXTENDED, MODE
 
 _BURNIN = Path(__file__).resolve().parents[2] / "roles/gpu_burnin/defaults/main.yml"
 
@@ -33,22 +33,20 @@ def workers_of(reader: InventoryReader, read: Read, group: str, nodes: Iterable[
     for name in names:
         host, user, port, shards = (values[key].get(name) for key in values)
         login = f"{user}@{host or name}" if user else str(host or name)
-        found.append(f"{login}{f':{port}' if port else ''}{f'={shards}' if shards else ''}")
+        found.append(f"{login}{f':{port}' if port else ''}{'' if shards is None else f'={shards}'}")
     return found
 
 
 def power_of(reader: InventoryReader, read: Read, nodes: Sequence[str]) -> dict[str, Any]:
     """How many nodes may swing their power where, and which of these do: gpu_burnin.fleet.waves.grants.Power."""
     usual, fleet = reader.file(_BURNIN), read.inventory.fleet
-    values = _values(reader, read, (MODE, OTHERS, EXTENDED, LEVEL, RETEST_LEVEL, FOR_NEW))
+    values = _values(reader, read, (MODE, OTHERS, EXTENDED))
     nodes = [name for name in nodes if name in read.inventory.groups.get("gpu_nodes", ())]
     try:
         places = {name: levels_of(name, read.inventory.places.get(name) or {}) for name in nodes}
     except FleetError as error:
         raise AnsibleActionFail(str(error)) from error
     of_nodes = {key: [values[key].get(name, usual.get(key, "")) for name in nodes] for key in values}
-    # The role's own default of the second is the first.
-    levels = (values[RETEST_LEVEL].get(name, values[LEVEL].get(name, usual[LEVEL])) for name in nodes)
     return {
         "by_feed": fleet.get(LIMITS) or {},
         # The play's first host has a word for all, and workers' shards begin with others.
@@ -57,8 +55,6 @@ def power_of(reader: InventoryReader, read: Read, nodes: Sequence[str]) -> dict[
         "scaled": str(fleet.get("fleet_scale", False)).lower() in ("true", "yes", "1"),
         "feeds": {name: place.get("feed", "") for name, place in places.items()},
         "modes": dict(zip(nodes, map(str, of_nodes[MODE]), strict=True)),
-        "levels": sorted({str(level) for level in levels}),
-        "for_new": any(of_nodes[FOR_NEW]),
     }
 
 

@@ -20,6 +20,10 @@ _SCRIPT = 'dir=$1; shift; "$@"; echo $? >"$dir/ended.new"; mv "$dir/ended.new" "
 _POLL_S = 0.5
 # A node's own limit beside the controller's: it may outlast the controller by so much and no more.
 _SPARE_S = 60
+# From SIGTERM to SIGKILL, which are within it; units that an older Muster began have 90 s.
+_KILL_S, _STOP_S = 10, 120.0
+# What `systemctl is-active` says of a unit of which processes may run; "" where it says nothing.
+_MAY_RUN = ("active", "activating", "deactivating", "")
 _PROGRAM_S = 60.0
 _MOST_SENTENCE = 600
 
@@ -33,11 +37,12 @@ class Member:
         self.unit = f"{self.directory.name}.service"
 
     def look(self) -> dict[str, Any]:
-        """The boot and who works; a test of an earlier call is ended."""
+        """The boot and who works; a test of an earlier call is ended. `runs`: it could not be, and may go on."""
         left = self._running()
-        if left and self.act:
-            self._systemctl("stop", self.unit)
-        found = {"changed": left, "boot_id": self.boot_id(), "working": [], "problem": ""}
+        why = self._stop() if left and self.act else ""
+        found = {"changed": left, "boot_id": self.boot_id(), "working": [], "problem": why, "runs": bool(why)}
+        if why:
+            return found
         try:
             done = self.run([self.program, "repair", "look"], _PROGRAM_S)
         except CommandError as error:
@@ -76,7 +81,8 @@ class Member:
         paths = [f"--{name}={self.directory / name}" for name in (_OFFER, _KEYS)]
         command = [
             *("systemd-run", f"--unit={self.unit}", "--description=A test between nodes", "--quiet", "--collect"),
-            *("--service-type=exec", f"--property=RuntimeMaxSec={wait_s + _SPARE_S}"),
+            *("--service-type=exec", f"--property=RuntimeMaxSec={wait_s + _SPARE_S - _KILL_S}"),
+            f"--property=TimeoutStopSec={_KILL_S}",
             *(f"--property=Standard{of}=append:{self.directory / _LOG}" for of in ("Output", "Error")),
             *("--", "/bin/sh", "-c", _SCRIPT, "sh", str(self.directory)),
             *(self.program, "fabric", "join", *paths, f"--output={self.directory / _VIEW}"),
@@ -89,8 +95,11 @@ class Member:
         return {"changed": True, "problem": "" if done.code == 0 else f"systemd-run cannot start the test ({why})"}
 
     def wait(self, wait_s: float) -> dict[str, Any]:
-        """How the test has ended, and the view. `code` is left out where it has not, or was killed."""
-        found: dict[str, Any] = {"changed": False, "boot_id": self.boot_id(), "view": "", "problem": ""}
+        """How the test has ended, and the view. `code` is left out where it has not, or was killed.
+
+        `runs`: it may go on, as it could not be ended.
+        """
+        found: dict[str, Any] = {"changed": False, "boot_id": self.boot_id(), "view": "", "problem": "", "runs": False}
         # The folder does not outlast a boot.
         if not self.act or not (self.directory / _STARTED).exists():
             return found
@@ -100,7 +109,8 @@ class Member:
         code = self._code() if code is None else code
         if code is None and self._running():
             # Its node may get work when this is over.
-            self._systemctl("stop", self.unit)
+            found["problem"] = self._stop()
+            found["runs"] = bool(found["problem"])
         with contextlib.suppress(FileNotFoundError):
             found["view"] = (self.directory / _VIEW).read_text(encoding="utf-8", errors="replace")
         if code is not None:
@@ -125,7 +135,20 @@ class Member:
         return self._running() or self._systemctl("is-system-running") == "stopping"
 
     def _running(self) -> bool:
-        return self._systemctl("is-active", self.unit) in ("active", "activating", "deactivating")
+        """Whether something of it may run."""
+        return self._systemctl("is-active", self.unit) in _MAY_RUN
+
+    def _stop(self) -> str:
+        """End the test; why it may go on, "" where it has ended."""
+        with contextlib.suppress(CommandError):
+            self.run(["systemctl", "stop", self.unit], _STOP_S)
+        state = self._systemctl("is-active", self.unit)
+        if state not in _MAY_RUN:
+            return ""
+        said = f"is {state}" if state else "cannot be asked for"
+        return (
+            f"{self.unit} {said} after `systemctl stop`, so a test may go on; look at its processes, or boot the node"
+        )
 
     def _systemctl(self, *words: str) -> str:
         try:
