@@ -38,8 +38,9 @@ from gpu_burnin.report import build, model
 from gpu_burnin.report.series import build_series
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.clock import RunClock, Times
-from gpu_burnin.system.host import host_name, read_host
+from gpu_burnin.system.host import read_host
 from gpu_burnin.system.interrupts import Interrupts
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.telemetry.findings import TelemetryFindings
 from gpu_burnin.telemetry.kernel_log import KernelLog, open_kernel_log
 from gpu_burnin.telemetry.kmsg import XidEvent

@@ -24,7 +24,7 @@ from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.clock import parse_rfc3339
 from gpu_burnin.system.files import parse_json
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.types import JSON, Action, Verdict
 
 SCHEMA = "muster-evidence/v1"

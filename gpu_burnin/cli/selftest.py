@@ -26,8 +26,8 @@ from gpu_burnin.judge import telemetry_selftest
 from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.codec import to_json
-from gpu_burnin.system.host import host_name
 from gpu_burnin.system.interrupts import Interrupts
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.system.streams import readers_may_leave
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover, select
 from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT

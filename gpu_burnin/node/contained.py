@@ -32,7 +32,7 @@ from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.system.files import read_text, write_atomic
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.telemetry.nvml_library import LIBRARY
 from gpu_burnin.telemetry.simulated_nvml.node import ENVIRONMENT
 

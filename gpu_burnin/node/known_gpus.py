@@ -19,7 +19,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.settings.config import LEAST_EXTENDED_S
 from gpu_burnin.settings.durations import write_duration
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.types import Gpu, Notice
 
 KNOWN_GPUS = "known-gpus.json"

@@ -9,7 +9,7 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import Sku, load_skus
 from gpu_burnin.node.known_gpus import read_known
 from gpu_burnin.node.prepare import Prepared, RunOptions, planned
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover
 from gpu_burnin.types import Gpu
 

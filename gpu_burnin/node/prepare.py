@@ -23,7 +23,8 @@ from gpu_burnin.settings import expectations
 from gpu_burnin.settings.config import ALWAYS, Config
 from gpu_burnin.settings.expectations import Expectations, expectations_of
 from gpu_burnin.system.codec import to_json
-from gpu_burnin.system.host import Host, host_name, read_host
+from gpu_burnin.system.host import Host, read_host
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.telemetry import node_links
 from gpu_burnin.telemetry.discover import Found, choose_backend, discover, select
 from gpu_burnin.telemetry.kernel_log import open_kernel_log

@@ -23,7 +23,8 @@ from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.report.series import RunSeries
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system.files import write_atomic
-from gpu_burnin.system.host import Host, host_name
+from gpu_burnin.system.host import Host
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.types import JSON, Verdict
 
 

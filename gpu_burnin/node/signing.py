@@ -20,7 +20,8 @@ from gpu_burnin.settings.config import Config
 from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.canonical import canonical_json
 from gpu_burnin.system.files import parse_json, read_bytes, read_text, write_atomic
-from gpu_burnin.system.host import Host, host_name
+from gpu_burnin.system.host import Host
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.types import JSON, Notice
 
 CODE = "NO_EVIDENCE"

@@ -22,8 +22,8 @@ from gpu_burnin.api.run_files import EVIDENCE, JOURNAL, MAX_SEQUENCE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink, write_atomic
-from gpu_burnin.system.host import host_name
 from gpu_burnin.system.locks import lock
+from gpu_burnin.system.own_name import host_name
 
 KEEP_RUNS = 50
 # Where the workers of a run share compiled kernels while it lasts.

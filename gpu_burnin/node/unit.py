@@ -18,7 +18,7 @@ from pathlib import Path
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.report.file_names import REPORT
 from gpu_burnin.system.files import read_text
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 
 UNIT = "gpu-burnin-run.service"
 PUBLISH_UNIT = "gpu-burnin-publish.service"

@@ -27,7 +27,7 @@ from gpu_burnin.settings.options import (
     whole,
 )
 from gpu_burnin.settings.state_dir import default_state_dir
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 
 DEFAULT_PATH = Path("/etc/gpu-burnin/config.yaml")
 BACKENDS = ("auto", "cuda", "cpu")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import read_text
+from gpu_burnin.system.own_name import host_name
 
-# The Node's name, where the host's own name is another one: in the agent's pod, for all that runs there.
-NODE_VARIABLE = "GPU_BURNIN_NODE"
 MACHINE_ID = "etc/machine-id"
 BOOT_ID = "proc/sys/kernel/random/boot_id"
 _MACHINE_ID_FORM = re.compile(r"[0-9a-f]{32}")
@@ -42,11 +39,6 @@ class Host:
     kernel: str
     dmi: dict[str, str] = field(default_factory=dict)
     bmc: dict[str, str] = field(default_factory=dict)
-
-
-def host_name(environment: Mapping[str, str] = os.environ) -> str:
-    """By which people know this machine, for all that is told of it: in a pod the Node's name, and not the pod's."""
-    return environment.get(NODE_VARIABLE) or socket.gethostname()
 
 
 def _text(path: Path) -> str:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from gpu_burnin.errors import GpuBurninError, install_hint
 from gpu_burnin.hardware.skus import load_skus
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.telemetry.inventory import DEFAULT_TIMEOUT_S, InventoryError, read_inventory_in_child
 from gpu_burnin.telemetry.pci import gpu_addresses, switch_addresses
 from gpu_burnin.telemetry.state import GpuState, known, to_gpu

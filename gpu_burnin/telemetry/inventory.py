@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.children import child_environment
 from gpu_burnin.system.codec import from_json, to_json
-from gpu_burnin.system.host import host_name
 from gpu_burnin.system.host_limits import scarce_in, shortage
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.telemetry.state import NodeState
 
 # A driver that has to wake 8 GPUs without persistence mode takes 20 to 30 s; a GPU that hangs takes for ever.

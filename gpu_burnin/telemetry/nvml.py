@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import pynvml
 
 from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 from gpu_burnin.telemetry.nvml_fabric import read_fabric
 from gpu_burnin.telemetry.nvml_library import LIBRARY, initialise, is_simulated
 from gpu_burnin.telemetry.nvml_links import read_links

@@ -17,7 +17,7 @@ from gpu_burnin.api.attached import (
 )
 from gpu_burnin.api.names import MANAGED_BY, SYSTEM_NAMESPACE
 from gpu_burnin.fleet.attach.settings import Settings
-from gpu_burnin.system.host import NODE_VARIABLE
+from gpu_burnin.system.own_name import NODE_VARIABLE
 
 CONFIG = "muster-config"
 ETC, TOKENS = "/etc/muster", "/var/run/secrets/muster"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_burnin.api.enrolment import KERNEL_ARGUMENT, EnrolmentError, Handed, parse_handed
 from gpu_burnin.system.files import read_text
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 
 FILE = "etc/muster/enrol"
 _CMDLINE = "proc/cmdline"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import read_bytes, write_atomic
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 
 _TIMEOUT_S = 30.0
 _KEY = "kubelet.key"

@@ -18,7 +18,7 @@ from gpu_burnin.node.enrol.course import Enrolled
 from gpu_burnin.settings.config import PublishConfig
 from gpu_burnin.system.codec import Misfit, from_json
 from gpu_burnin.system.files import parse_json, read_bytes, replace_symlink, write_atomic
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 
 MANIFEST = "etc/muster/image.json"
 # Units that need the node's name wait for this file.

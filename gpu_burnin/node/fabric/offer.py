@@ -16,7 +16,7 @@ from gpu_burnin.node.fabric.addresses import check_addresses
 from gpu_burnin.node.fabric.own import Own, read_given, write_output
 from gpu_burnin.node.signing import sign
 from gpu_burnin.system.files import MOST_BYTES
-from gpu_burnin.system.host import host_name
+from gpu_burnin.system.own_name import host_name
 
 # Of ten thousand ports that are taken by chance, so many in a row are not.
 _MOST_TRIES = 50

@@ -66,7 +66,7 @@ def test_help_names_every_command_and_loads_nothing_but_click() -> None:
         f"gpu_burnin{name}"
         for name in (
             "", ".__main__", ".cli", ".cli.main", ".cli.options", ".cli.program", ".errors", ".system",
-            ".system.streams",
+            ".system.own_name", ".system.streams",
             # The flags are made of the settings, which import nothing but the standard library.
             ".settings", ".settings.config", ".settings.durations", ".settings.expectations", ".settings.options",
             ".settings.state_dir", ".api", ".api.levels", ".api.names",

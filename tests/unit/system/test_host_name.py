@@ -11,7 +11,7 @@ import pytest
 import gpu_burnin
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
-from gpu_burnin.system.host import NODE_VARIABLE, host_name
+from gpu_burnin.system.own_name import NODE_VARIABLE, host_name
 from gpu_burnin.telemetry.nvml import NvmlUnavailableError
 
 ROOT = Path(gpu_burnin.__file__).parent
@@ -33,4 +33,4 @@ def test_nobody_else_asks_for_the_hosts_own_name() -> None:
     """It would be the pod's in what a contained agent says."""
     own_name = re.compile(r"\b(gethostname|getfqdn|nodename)\b|\bplatform\.node\(")
     found = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if own_name.search(path.read_text())}
-    assert found == _HOLDERS | {"system/host.py"}
+    assert found == _HOLDERS | {"system/own_name.py"}
