@@ -97,10 +97,10 @@ def step(
         return replace(_absent(test, refused), faults=faults)
     if not request.offer:
         return _before_the_offer(request, test, seen, answers, now, settle_s=settle_s, holds=holds)
-    if any(seen[name].request != request for name in test.names) and now < _time(request.until):
+    if any(seen[name].request != request for name in test.names) and now < parse_rfc3339(request.until):
         return Step(give=request, why="the offer is brought to its members")
     done = [name for name in test.names if name in answers and answers[name].part is Part.DONE]
-    if len(done) < len(test.names) and now < _time(request.until):
+    if len(done) < len(test.names) and now < parse_rfc3339(request.until):
         return Step(why="its members are at work")
     return _ended(request, test, seen, answers, holds)
 
@@ -118,7 +118,7 @@ def _before_the_offer(
     hindered = {name: seen[name].hindrance for name in test.names if seen[name].hindrance}
     if hindered:
         return _absent(test, hindered)
-    since = _time(request.since)
+    since = parse_rfc3339(request.since)
     late = now >= since + timedelta(seconds=settle_s + ANSWER_S)
     lacking = [name for name in test.names if seen[name].request is None]
     if lacking and not late:
@@ -153,7 +153,7 @@ def _ended(
     if idle:
         return _absent(test, dict.fromkeys(idle, "its agent has not begun the test"))
     # It was fresh when it was brought to them; now the question is what was signed.
-    made_at = verify.made_at(request.offer.encode()) or _time(request.since)
+    made_at = verify.made_at(request.offer.encode()) or parse_rfc3339(request.since)
     try:
         offer = verify.offered(request.offer.encode(), test, request.keys, made_at, holds)
     except RendezvousError as error:
@@ -172,7 +172,3 @@ def _rebooted(test: FabricTest, seen: Mapping[str, Seen]) -> tuple[str, ...]:
 def _absent(test: FabricTest, why: Mapping[str, str]) -> Step:
     words = "; ".join(f"{name}: {one}" for name, one in why.items())
     return Step(result=Result(test.test, (), absent=why), why=words)
-
-
-def _time(text: str) -> datetime:
-    return parse_rfc3339(text)
