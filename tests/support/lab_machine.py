@@ -20,6 +20,7 @@ def machine(top: Path, **values: object) -> Kernel:
     (top / "dev").mkdir(exist_ok=True)
     gpus = [{**GPU, "address": f"0000:{bus}:00.0"} for bus in ("1b", "43")]
     (top / scenario.HARDWARE).write_text(json.dumps(gpus))
+    (top / "gpus").write_text("gpus = 2\n")
     scenario.change(top, dict(values))
     kernel = Kernel(top)
     kernel.boot()
@@ -35,14 +36,17 @@ def again(kernel: Kernel, /, **values: object) -> Kernel:
 
 
 def environment(kernel: Kernel, version: str = "580.105.08") -> dict[str, str]:
-    """What makes a program run on this machine, with the library of a driver's version."""
-    folder = kernel.top / "libraries"
-    folder.mkdir(exist_ok=True)
-    name = f"libnvidia-ml.so.{version}"
-    (folder / name).write_bytes(fake_nvml().read_bytes())
-    (folder / "libnvidia-ml.so.1").unlink(missing_ok=True)
-    (folder / "libnvidia-ml.so.1").symlink_to(name)
-    (kernel.top / "gpus").write_text("gpus = 2\n")
+    """What makes a program run on this machine, with the library of a driver's version.
+
+    A library that is there stays as it is: a program that has it loaded dies of a write to it (SIGBUS), and one that
+    starts in that moment finds none.
+    """
+    folder = kernel.top / "libraries" / version
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        name = f"libnvidia-ml.so.{version}"
+        (folder / name).write_bytes(fake_nvml().read_bytes())
+        (folder / "libnvidia-ml.so.1").symlink_to(name)
     return {
         **os.environ, "LD_LIBRARY_PATH": str(folder), "MUSTER_FAKE_NVML_SCENARIO": str(kernel.top / "gpus"),
         "MUSTER_FAKE_NVML_KERNEL": str(kernel.tree), scenario.ROOT_VARIABLE: str(kernel.top),
