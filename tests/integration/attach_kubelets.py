@@ -167,6 +167,12 @@ class Attached:
         found = self.api.find(f"/api/v1/namespaces/default/pods/{work}")
         return "" if found is None else str(found["status"]["phase"])
 
+    def unschedulable(self, work: str) -> bool:
+        """Whether the scheduler has looked for a place for somebody's pod, and found none."""
+        found = self.api.get(f"/api/v1/namespaces/default/pods/{work}")["status"].get("conditions", [])
+        scheduled = [one for one in found if one["type"] == "PodScheduled"]
+        return [(one["status"], one.get("reason")) for one in scheduled] == [("False", "Unschedulable")]
+
     def memory_mib(self) -> dict[str, float]:
         """The largest working set of a pod of each kind, as kubelets say it."""
         most: dict[str, float] = {}

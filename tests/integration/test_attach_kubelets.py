@@ -201,7 +201,7 @@ def drain(cluster: Attached) -> None:
     until("who held is evicted", lambda: cluster.phase("holds") == "", 120)
     # Nobody is let onto it meanwhile.
     cluster.work("late", HEALTHY)
-    time.sleep(2)
+    until("the scheduler has no place for it", lambda: cluster.unschedulable("late"), 60)
     assert cluster.phase("late") == "Pending"
     cluster.muster("node", "release", HEALTHY, "--reason", "done", "--wait", "0s")
     until("it is let in", lambda: cluster.admitted(HEALTHY), 240)
