@@ -19,6 +19,7 @@ from .fleet import Fleet
 pytestmark = pytest.mark.soak
 # Links are what limits rates, as where there are real ones: on the lab's bridge it is the turns at two cores.
 USUAL, SLOW = "40mbit", "8mbit"
+_USUAL_BYTES_PER_S = 5e6
 SICK = "mon-1"
 OTHER_VERSION = "/usr/local/bin/gpu-burnin-other"
 DROPPED = {
@@ -55,7 +56,12 @@ def shaped(fleet: Fleet, folder: Path, slow: Sequence[str]) -> tuple[Site, Repor
     """A run of eight hosts in sixteen pairs, of which a quarter has the slow host: the others are what is usual."""
     site = Site(fleet, folder, {"leaf-1": HOSTS})
     with rates(fleet, site.names, slow):
-        return site, site.finish("--without-cluster", "--through", "nodes", "--pairings", "4", "--seconds", "4")
+        done = site.finish("--without-cluster", "--through", "nodes", "--pairings", "4", "--seconds", "4")
+    assert done.report, done.err
+    [usual] = done.report["usual"].values()
+    # Otherwise what is named, or not, says nothing of links.
+    assert usual > 0.5 * _USUAL_BYTES_PER_S, f"hosts had no processors to fill their links: {usual:.0f} B/s"
+    return site, done
 
 
 def test_links_of_one_rate_name_nobody(fleet: Fleet, tmp_path: Path) -> None:
