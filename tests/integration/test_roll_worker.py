@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gpu_burnin.fleet.waves.far import LEASE_S
 from tests.integration.worker_hosts import CONTROLLER, NODES, WORKER, Site, WorkerHosts, outcomes
 from tests.support.clocks import PATIENCE_S
 
@@ -73,11 +73,12 @@ def test_a_worker_reaches_nodes_by_its_own_key_from_its_own_address(site: Site) 
 
 def test_a_shard_whose_worker_loses_its_power_runs_here_when_that_machine_has_booted(site: Site) -> None:
     roll = site.start()
-    site.wait(lambda: len(site.notes("begin")) == 4)
-    far = sorted(name for name, one in site.notes("begin").items() if one == [WORKER])
+    far = site.wait_for_begin()
     site.hosts.power_off_worker()
-    lost_s = site.wait(lambda: any("to end what" in play for play in site.plays()))
-    assert len([one for many in site.notes("begin").values() for one in many]) == 4, "it waits"
+    lost_s = site.wait_for_loss()
+    site.go(set(NODES) - set(far))
+    site.wait_for_ending()
+    assert site.logins("begin") == 4, "it waits"
     site.hosts.power_on_worker()
     site.go()
     out, err = roll.communicate(timeout=PATIENCE_S)
@@ -86,30 +87,37 @@ def test_a_shard_whose_worker_loses_its_power_runs_here_when_that_machine_has_bo
         name: [WORKER, CONTROLLER] if name in far else [CONTROLLER] for name in NODES
     }
     assert site.notes("end") == {name: [CONTROLLER] for name in NODES}, "nothing was done twice"
+    assert f"the worker root@{WORKER} was lost" in " ".join(err.split())
     assert not site.hosts.left()
-    print(f"\nwithout power: noticed after {lost_s:.0f} s")
+    print(f"\nwithout power: lost after {lost_s:.0f} s")
 
 
 def test_a_worker_that_is_cut_off_ends_its_shard_and_no_other_machine_begins_it(site: Site) -> None:
     roll = site.start()
-    site.wait(lambda: len(site.notes("begin")) == 4)
-    far = sorted(name for name, one in site.notes("begin").items() if one == [WORKER])
+    far = site.wait_for_begin()
     assert len(far) == 2 and site.hosts.running()
+    begun_s = time.monotonic()
     site.hosts.cut_worker()
     try:
         ended_s = site.wait(lambda: not site.hosts.running())
+        site.wait_for_loss()
+        lost_s = time.monotonic() - begun_s
         site.go()
         out, err = roll.communicate(timeout=900)
-        failed = outcomes(out)
-        assert roll.returncode == 1 and failed == {name: "failed" if name in far else "done" for name in NODES}, err
+        waited_s = time.monotonic() - begun_s
+        assert roll.returncode == 1, err
+        assert outcomes(out) == {name: "failed" if name in far else "done" for name in NODES}, err
         assert f"may still run on root@{WORKER}" in " ".join(err.split())
-        assert {name for name, one in site.notes("end").items() if one == [CONTROLLER]} == set(NODES) - set(far)
-        _, err = (again := site.start("--again")).communicate(timeout=PATIENCE_S)
-        assert again.returncode == 2 and f"may still run on root@{WORKER}" in " ".join(err.split())
+        assert site.notes("end") == {name: [CONTROLLER] for name in NODES if name not in far}
+        _, err = (again := site.start()).communicate(timeout=PATIENCE_S)
+        assert again.returncode == 2 and f"root@{WORKER} cannot be used" in " ".join(err.split()), err
+        _, err = (again := site.start(worker=False)).communicate(timeout=PATIENCE_S)
+        assert again.returncode == 2 and f"may still run on root@{WORKER}" in " ".join(err.split()), err
     finally:
         site.hosts.join_worker()
-    assert len([one for many in site.notes("begin").values() for one in many]) == 4, "nothing was begun meanwhile"
-    out, err = (again := site.start("--again")).communicate(timeout=PATIENCE_S)
-    assert again.returncode == 0 and outcomes(out) == dict.fromkeys(NODES, "done"), err
+    assert site.logins("begin") == 4, "nothing was begun meanwhile"
+    out, err = (again := site.start()).communicate(timeout=PATIENCE_S)
+    assert again.returncode == 0 and outcomes(out) == dict.fromkeys(far, "done"), err
+    assert {name: len(one) for name, one in site.notes("end").items()} == dict.fromkeys(NODES, 1)
     assert not site.hosts.left()
-    print(f"\ncut off: the worker ended all after {ended_s:.0f} s (lease {LEASE_S:.0f} s)")
+    print(f"\ncut off: all ended there after {ended_s:.0f} s, lost after {lost_s:.0f} s, failed after {waited_s:.0f} s")

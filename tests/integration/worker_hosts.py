@@ -1,8 +1,8 @@
 """A worker of a roll on a machine of its own: two hosts of a lab of its own, and this machine as the controller.
 
-`worker-1` has this checkout and this Python at the same paths, read-only, and a key of its own. `thin-1` has systemd and
-sshd alone, and is four nodes, each with an address of its own. Their burn-in is a small playbook, which notes on the
-node who logged in, and waits there.
+`worker-1` has this checkout and this Python at the same paths, read-only, and a key of its own. `thin-1` has systemd
+and sshd alone, and is four nodes, each with an address of its own. Their burn-in is a small playbook, which notes on
+the node who logged in, and waits there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -146,17 +146,19 @@ class Site:
         (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"vars": shared, "children": {"gpu_nodes": nodes}}}))
         self.playbook = playbook / "burnin.yml"
         self.playbook.write_text(yaml.safe_dump(_plays(), sort_keys=False))
-        made.on_nodes(f"rm -f {_LOG} {_GO}")
+        made.on_nodes(f"rm -rf {_LOG} {_GO}; mkdir {_GO}")
 
-    def go(self) -> None:
-        """The nodes' burn-ins end."""
-        self.hosts.on_nodes(f"touch {_GO}")
+    def go(self, names: Iterable[str] = NODES) -> None:
+        """The burn-ins of these nodes end."""
+        self.hosts.on_nodes("; ".join(f"touch {_GO}/{name}" for name in names))
 
-    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(self, *, worker: bool = True, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """`muster roll` with two shards of two nodes, one of them on the worker."""
         command = [sys.executable, "-c", _CALL, "roll", str(self.playbook), "-i", str(self.folder / "hosts.yml")]
-        command += ["--json", "--workers", "1", "--canary", "4", "--shard", "2", "--worker", f"root@{WORKER}=1"]
-        command += ["--worker-key", str(self.worker_key), *arguments, "--", "-e", "gpu_burnin_power_waves=never"]
+        command += ["--json", "--workers", "1", "--canary", "4", "--shard", "2"]
+        if worker:
+            command += ["--worker", f"root@{WORKER}=1", "--worker-key", str(self.worker_key)]
+        command += ["--", "-e", "gpu_burnin_power_waves=never"]
         return subprocess.Popen(
             command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY), **(environment or {})},
@@ -171,13 +173,26 @@ class Site:
                 found.setdefault(name, []).append(address)
         return found
 
+    def logins(self, word: str) -> int:
+        """How many notes of a kind there are."""
+        return sum(map(len, self.notes(word).values()))
+
     def agents(self) -> set[str]:
         """The agents that the plays had: where they ran, and which, "" for none."""
         return {line.split(maxsplit=3)[3] for line in self.hosts.on_nodes(f"cat {_LOG}").splitlines()}
 
-    def plays(self) -> list[str]:
-        """What each shard does now."""
-        return [path.read_text() for path in (self.state / "roll").rglob("play.txt")]
+    def wait_for_begin(self) -> list[str]:
+        """Until all burn-ins have begun; the nodes of the shard on the worker."""
+        self.wait(lambda: len(self.notes("begin")) == len(NODES))
+        return sorted(name for name, one in self.notes("begin").items() if one == [WORKER])
+
+    def wait_for_loss(self) -> float:
+        """Seconds until this controller takes the worker's shard for lost."""
+        return self.wait(lambda: any((self.state / "roll").rglob("lost")))
+
+    def wait_for_ending(self) -> None:
+        """Until the shard waits for its worker to end what it left there: a shard here has made room for it."""
+        self.wait(lambda: any("to end what" in path.read_text() for path in (self.state / "roll").rglob("play.txt")))
 
     def wait(self, condition: Callable[[], bool], most_s: float = 600.0) -> float:
         """Seconds until a condition holds. It looks twice a second: each look starts a process in a host."""
@@ -194,7 +209,7 @@ def _plays() -> list[dict[str, Any]]:
         words = f'echo {word} {{{{ inventory_hostname }}}} "${{SSH_CONNECTION%% *}}" "{where}" >> {_LOG}'
         return {"ansible.builtin.shell": words, "changed_when": False}
 
-    wait = f"while ! [ -e {_GO} ]; do sleep 0.5; done"
+    wait = f"while ! [ -e {_GO}/{{{{ inventory_hostname }}}} ]; do sleep 0.5; done"
     report = "{{ gpu_burnin_reports_dir | default(fleet_state_dir ~ '/reports') }}/{{ inventory_hostname }}"
     here = {"delegate_to": "localhost", "vars": {"ansible_connection": "local"}}
     tasks = [

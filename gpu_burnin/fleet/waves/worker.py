@@ -24,7 +24,7 @@ from gpu_burnin.errors import EXIT_INCONCLUSIVE
 from gpu_burnin.fleet.waves import leftovers, near
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
-from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, NO_TURN, OUTCOMES, OUTPUT
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, LOST_WHY, NO_TURN, OUTCOMES, OUTPUT
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
@@ -78,6 +78,9 @@ def main() -> None:
     except near.NoTurn as error:
         # Its executor runs it on this machine.
         write_atomic(folder / NO_TURN, f"{error}\n".encode())
+        sys.exit(EXIT_INCONCLUSIVE)
+    except near.Lost as error:
+        write_atomic(folder / LOST_WHY, f"{error}\n".encode())
         sys.exit(EXIT_INCONCLUSIVE)
 
 
