@@ -65,7 +65,7 @@ def test_a_worker_reaches_nodes_by_its_own_key_from_its_own_address(site: Site) 
     stolen.write_text(site.hosts.on_worker("cat /root/.ssh/id_ed25519"))
     stolen.chmod(0o600)
     for key, code in ((stolen, 255), (site.fleet_key, 0)):
-        command = ["ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "IdentityAgent=none", "-i", key]
+        command: list[str | Path] = ["ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "IdentityAgent=none", "-i", key]
         command += ["-o", f"UserKnownHostsFile={site.state / 'known_hosts'}", f"root@{NODES['gpu-1']}", "true"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == code and ("Permission denied" in done.stderr) == bool(code), done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpu_burnin.fleet.waves import near, places, returned, stream, worker
+from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.waves import far, near, places, returned, stream, worker
 from gpu_burnin.fleet.waves.book import Book, hosts_file, keep_result, result_in
 from gpu_burnin.fleet.waves.kinds import kind_of
 from gpu_burnin.fleet.waves.model import HostResult, Order, Outcome, Part, Roll, StepResult
@@ -143,6 +145,46 @@ def test_the_log_of_a_shard_has_whole_lines_for_a_terminal_and_a_bound() -> None
     lines = file.getvalue().decode().splitlines()
     assert lines[:2] == ["first", "second ?[2J"] and len(lines) == 3, "nothing comes after what did not fit"
     assert lines[2] == "[WARNING]: this shard printed more than 30 bytes; no further line of it is kept"
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("exec yes", "it answered with more than 65536 bytes"),
+        ("exec yes >&2", "it answered with more than 65536 bytes"),
+        ("printf 'a\\033[2Jb\\n' >&2; exit 1", r"\(a\?\[2Jb\)"),
+        ("exec sleep 9", "does not answer \\(not within 0.5 s\\)"),
+    ],
+)
+def test_an_answer_of_a_worker_fills_no_memory_and_no_terminal(
+    script: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "command", lambda *_: ["sh", "-c", script])
+    monkeypatch.setattr(places, "_MOST_S", 0.5 if "sleep" in script else 60)
+    with pytest.raises(GpuBurninError, match=says):
+        places.ask(FAR.place, "/", "look", "/")
+
+
+@pytest.mark.parametrize("answer", ["[]", _DEEP, '{"code": 1}', '{"code": "\\u001b", "cores": 1}'])
+def test_an_answer_of_another_form_is_no_machine(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "ask", lambda *_: answer)
+    with pytest.raises(GpuBurninError, match=r"10\.0\.0\.9 gave an answer that cannot be read"):
+        places.look(FAR.place, Path("/"))
+
+
+def test_a_folder_of_sockets_that_another_user_has_made_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(far, "sockets", lambda _: str(tmp_path / "made"))
+    monkeypatch.setattr(far, "_Far", lambda **_: pytest.fail("it was run"))
+    (tmp_path / "made").mkdir()
+    before = os.umask(0o022)
+    try:
+        with pytest.raises(FileExistsError):
+            far._run(str(tmp_path / "run"))
+    finally:
+        os.umask(before)
+    assert not (tmp_path / "run").exists()
 
 
 def test_neither_events_nor_errors_of_a_worker_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
