@@ -92,6 +92,19 @@ def test_a_shard_whose_worker_loses_its_power_runs_here_when_that_machine_has_bo
     print(f"\nwithout power: lost after {lost_s:.0f} s")
 
 
+def test_a_short_cut_loses_no_shard(site: Site) -> None:
+    roll = site.start()
+    far = site.wait_for_begin()
+    site.hosts.cut_worker()
+    time.sleep(20)
+    site.hosts.join_worker()
+    site.go()
+    out, err = roll.communicate(timeout=PATIENCE_S)
+    assert roll.returncode == 0 and outcomes(out) == dict.fromkeys(NODES, "done"), err
+    assert site.notes("end") == {name: [WORKER if name in far else CONTROLLER] for name in NODES}
+    assert site.notes("begin") == site.notes("end") and not site.hosts.left()
+
+
 def test_a_worker_that_is_cut_off_ends_its_shard_and_no_other_machine_begins_it(site: Site) -> None:
     roll = site.start()
     far = site.wait_for_begin()

@@ -42,6 +42,8 @@ _FEEDS, _NOTES = "feeds", "remote"
 _UNKNOWN = "nobody knows what runs on a worker; look there, then remove it"
 # Of all that is kept of a shard until it ends, for it and for each of its hosts: as much as one is said to need.
 _MOST_KEPT_BYTES, _MOST_KEPT_OF_HOST_BYTES = 64 << 20, 1 << 20
+# Of these, what became of the hosts.
+_MOST_OUTCOMES_BYTES, _MOST_OUTCOMES_OF_HOST_BYTES = 1 << 20, 16 << 10
 # Of what ansible-playbook prints there.
 _MOST_OUTPUT_BYTES, _MOST_OUTPUT_OF_HOST_BYTES = 16 << 20, 64 << 10
 _REPORT_FILES = (REPORT_HTML, REPORT)
@@ -115,7 +117,8 @@ def play(
     if rc is None:
         raise Lost(f"the worker {at.place.name} was lost")
     try:
-        outcomes = returned.outcomes(files.pop(OUTCOMES, b"{}"), hosts)
+        most_bytes = _MOST_OUTCOMES_BYTES + len(hosts) * _MOST_OUTCOMES_OF_HOST_BYTES
+        outcomes = returned.outcomes(files.pop(OUTCOMES, b"{}"), hosts, most_bytes)
     except ValueError as error:
         raise Lost(f"the worker {at.place.name} sent an {OUTCOMES} that is none ({error})") from error
     problems = _keep(Path(at.state_dir), hosts, files)

@@ -42,11 +42,14 @@ class _Outcomes:
     cut: bool = False
 
 
-def outcomes(content: bytes, hosts: Collection[str]) -> Mapping[str, Any]:
-    """What the callback kept, of these hosts alone and fit to be shown. Raises ValueError where it is of another form.
+def outcomes(content: bytes, hosts: Collection[str], most_bytes: int) -> Mapping[str, Any]:
+    """What the callback kept, of these hosts alone and fit to be shown. Raises ValueError where it is of another form,
+    or longer.
 
     What it keeps for the plays of a controller is left out: a worker has none of them.
     """
+    if len(content) > most_bytes:
+        raise ValueError(f"it has {len(content)} bytes, more than {most_bytes}")
     found = from_json(_Outcomes, parse_json(content), tolerant=True)
     kept = {name: one for name, one in found.hosts.items() if name in hosts}
     shown: Mapping[str, Any] = _shown(to_json(replace(found, hosts=kept)))

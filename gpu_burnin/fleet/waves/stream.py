@@ -20,6 +20,8 @@ from gpu_burnin.system.prose import printable
 _SILENT_S = 120.0
 # A report is the longest line; what is longer is none, and its worker lost.
 _MOST_LINE_BYTES = 64 << 20
+# Longer ones are files: one string, and not the many values that take a hundred times the memory of their text.
+_MOST_EVENT_BYTES, _MOST_VALUES_OF_FILE = 8 << 20, 16
 # Of what ssh and the worker's own process say beside their answers.
 _MOST_ERROR_LINE_BYTES, _LAST_ERRORS_S = 64 << 10, 5.0
 
@@ -129,6 +131,10 @@ class _Lines:
         self.last_s = time.monotonic()
         if line and not line.startswith(b"{"):
             raise Unfit("a line of it is no JSON object")
+        if len(line) > _MOST_EVENT_BYTES and any(
+            line.count(mark) > _MOST_VALUES_OF_FILE for mark in (b"[", b"{", b",")
+        ):
+            raise Unfit(f"a line of it has more than {_MOST_EVENT_BYTES} bytes and is no file")
         return line
 
 

@@ -25,6 +25,11 @@ FAR = near.Far(places.Place("10.0.0.9", 22, "", "known_hosts"), "/root", "", "kn
 _DEEP = "[" * 100_000
 
 
+def _short(value: str) -> str:
+    """The name of a case."""
+    return value[:30]
+
+
 def encoded(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
@@ -46,7 +51,7 @@ def test_what_the_callback_keeps_comes_through_for_the_hosts_of_the_shard(tmp_pa
         "admission": [{"name": "elsewhere", "state": "ready"}],
         "missing": {},
     }
-    found = returned.outcomes(json.dumps(sent).encode(), ["a", "b"])
+    found = returned.outcomes(json.dumps(sent).encode(), ["a", "b"], 9999)
     assert found["hosts"]["a"] == {**sent["hosts"]["a"], "gate": {"gate_open": False, "why": "?]0;x"}}  # type: ignore[index]
     assert len(found["hosts"]["b"]["failed"]) == 1000 and set(found["hosts"]) == {"a", "b"}
     assert found["faults"] == [{"hosts": ["b"], "message": "no room"}] and found["cut"] is True
@@ -68,7 +73,9 @@ def test_what_the_callback_keeps_comes_through_for_the_hosts_of_the_shard(tmp_pa
         '{"hosts": {"a": {"gate": {"gate_open": {}}}}}',
         '{"faults": [{"hosts": "a", "message": "x"}]}',
         '{"cut": "yes"}',
+        f'{{"a": "{"x" * (2 << 20)}"}}',
     ],
+    ids=_short,
 )
 def test_outcomes_of_another_form_lose_the_shard(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = {"rc": 0, "outcomes.json": content.encode("latin-1"), "reports/a/report.html": b"x"}
@@ -115,7 +122,9 @@ def run_shard(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"file": "outcomes.json", "content": []}', "not in base64"),
         (f'{{"file": "outcomes.json", "content": "{encoded(bytes(2000))}"}}', "more than 1000 bytes"),
         ('{"zipfile": 9}', "an archive"),
+        (f'{{"a": [{"[]," * 3_000_000}0]}}', "more than 8388608 bytes and is no file"),
     ],
+    ids=_short,
 )
 def test_a_line_that_no_shard_sends_loses_it(line: str, says: str, tmp_path: Path) -> None:
     source = tmp_path / "line"
@@ -165,7 +174,7 @@ def test_an_answer_of_a_worker_fills_no_memory_and_no_terminal(
         places.ask(FAR.place, "/", "look", "/")
 
 
-@pytest.mark.parametrize("answer", ["[]", _DEEP, '{"code": 1}', '{"code": "\\u001b", "cores": 1}'])
+@pytest.mark.parametrize("answer", ["[]", _DEEP, '{"code": 1}', '{"code": "\\u001b", "cores": 1}'], ids=_short)
 def test_an_answer_of_another_form_is_no_machine(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "ask", lambda *_: answer)
     with pytest.raises(GpuBurninError, match=r"10\.0\.0\.9 gave an answer that cannot be read"):
