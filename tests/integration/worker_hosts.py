@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +146,11 @@ class Site:
         (folder / "hosts.yml").write_text(yaml.safe_dump({"all": {"vars": shared, "children": {"gpu_nodes": nodes}}}))
         self.playbook = playbook / "burnin.yml"
         self.playbook.write_text(yaml.safe_dump(_plays(), sort_keys=False))
-        made.on_nodes(f"rm -rf {_LOG} {_GO}; mkdir {_GO}")
+        made.on_nodes(f"rm -f {_LOG} {_GO}")
 
-    def go(self, names: Iterable[str] = NODES) -> None:
-        """The burn-ins of these nodes end."""
-        self.hosts.on_nodes("; ".join(f"touch {_GO}/{name}" for name in names))
+    def go(self) -> None:
+        """The nodes' burn-ins end."""
+        self.hosts.on_nodes(f"touch {_GO}")
 
     def start(self, *, worker: bool = True, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """`muster roll` with two shards of two nodes, one of them on the worker."""
@@ -191,7 +191,7 @@ class Site:
         return self.wait(lambda: any((self.state / "roll").rglob("lost")))
 
     def wait_for_ending(self) -> None:
-        """Until the shard waits for its worker to end what it left there: a shard here has made room for it."""
+        """Until the shard waits for its worker to end what it left there."""
         self.wait(lambda: any("to end what" in path.read_text() for path in (self.state / "roll").rglob("play.txt")))
 
     def wait(self, condition: Callable[[], bool], most_s: float = 600.0) -> float:
@@ -209,7 +209,7 @@ def _plays() -> list[dict[str, Any]]:
         words = f'echo {word} {{{{ inventory_hostname }}}} "${{SSH_CONNECTION%% *}}" "{where}" >> {_LOG}'
         return {"ansible.builtin.shell": words, "changed_when": False}
 
-    wait = f"while ! [ -e {_GO}/{{{{ inventory_hostname }}}} ]; do sleep 0.5; done"
+    wait = f"while ! [ -e {_GO} ]; do sleep 0.5; done"
     report = "{{ gpu_burnin_reports_dir | default(fleet_state_dir ~ '/reports') }}/{{ inventory_hostname }}"
     here = {"delegate_to": "localhost", "vars": {"ansible_connection": "local"}}
     tasks = [

@@ -22,7 +22,7 @@ from gpu_burnin.fleet.waves.kinds import Kind
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, Roll, Step, StepResult
 from gpu_burnin.fleet.waves.names import LOST_WHY, NO_TURN, OUTPUT, PLAY
 from gpu_burnin.fleet.waves.near import Far
-from gpu_burnin.fleet.waves.worker import Job, write_job
+from gpu_burnin.fleet.waves.worker import Job, end_on_worker, write_job
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.host import busy_s
 
@@ -166,6 +166,9 @@ class Executor:
             elif far is not None:
                 self._lost.add(far.place.name)
                 self.say(f"{step.name} is run here, when {far.place.name} has ended it; no further one begins there")
+                # Until then it takes no place of this machine.
+                if (result := end_on_worker(self.book.step(step), step.name, step.hosts)) is not None:
+                    return result
             far = None
 
     def _attempt(self, step: Step, far: Far | None) -> tuple[StepResult | None, str]:

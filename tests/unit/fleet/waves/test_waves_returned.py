@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -162,14 +163,14 @@ def test_the_log_of_a_shard_has_whole_lines_for_a_terminal_and_a_bound() -> None
         ("exec yes", "it answered with more than 65536 bytes"),
         ("exec yes >&2", "it answered with more than 65536 bytes"),
         ("printf 'a\\033[2Jb\\n' >&2; exit 1", r"\(a\?\[2Jb\)"),
-        ("exec sleep 9", "does not answer \\(not within 0.5 s\\)"),
+        ("exec sleep 9", "does not answer \\(not within 0.1 s\\)"),
     ],
 )
 def test_an_answer_of_a_worker_fills_no_memory_and_no_terminal(
     script: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places, "command", lambda *_: ["sh", "-c", script])
-    monkeypatch.setattr(places, "_MOST_S", 0.5 if "sleep" in script else 60)
+    monkeypatch.setattr(places, "_MOST_S", 0.1 if "sleep" in script else 60)
     with pytest.raises(GpuBurninError, match=says):
         places.ask(FAR.place, "/", "look", "/")
 
@@ -202,7 +203,7 @@ def test_neither_events_nor_errors_of_a_worker_fill_the_disk(tmp_path: Path, mon
     program = (
         "import sys\n"
         "while sys.stdin.buffer.read(1) not in (b'', b'}'): pass\n"
-        f"for _ in range(10000): print({event!r}); print('y' * 99, file=sys.stderr)\n"
+        f"for _ in range(600): print({event!r}); print('y' * 99, file=sys.stderr)\n"
         "sys.stderr.flush(); print('{\"rc\": 0}'); print('{\"eof\": true}', flush=True)\n"
     )
     monkeypatch.setattr(places, "command", lambda *_: [sys.executable, "-c", program])
@@ -248,3 +249,46 @@ def test_what_a_worker_sent_is_said_when_its_shard_runs_here(tmp_path: Path, mon
     assert [path.read_text() for path in tmp_path.rglob("lost")] == [
         "the worker 10.0.0.9 sent what no shard sends: 7\n"
     ]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_shard_whose_worker_does_not_answer_takes_no_place_of_this_machine(
+    answers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only place is that of a shard which ends when the other one waits."""
+    waits, begun = threading.Event(), list[str]()
+
+    class Process:
+        """A shard's: on its worker it is lost."""
+
+        def __init__(self, command: list[str], **_: object) -> None:
+            self.folder = Path(command[-1])
+
+        def wait(self) -> int:
+            job = from_json(worker.Job, json.loads((self.folder / worker.STEP).read_text()))
+            if job.far is not None:
+                return 3
+            begun.append(job.name)
+            assert waits.wait(30), "the lost shard waits for this one"
+            hosts = {name: HostResult(Outcome.DONE) for name in hosts_file(self.folder).read_text().split()}
+            keep_result(self.folder, StepResult(job.name, 0, 1.0, 1.0, 1, hosts))
+            return 0
+
+    def end(folder: Path) -> str:
+        waits.set()
+        return "" if answers else f"{folder.name} may still run on 10.0.0.9"
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(near, "end_patiently", end)
+    order = Order("burnin.yml", ("inv",), most_failed="2")
+    roll = Roll("1", "2026-11-28T00:00:00Z", order, "0", ((("a",), ("b",)),), {})
+    executor = Executor(
+        Book(tmp_path / "roll"), roll, kind_of(order.playbook), 1, tmp_path, "inv", lambda _: None, far=(FAR,)
+    )
+    executor.run()
+    whys = {one.outcome: one.why for one in executor.results.values()}
+    if answers:
+        assert whys == {Outcome.DONE: ""} and len(begun) == 2
+    else:
+        assert set(whys) == {Outcome.DONE, Outcome.FAILED} and len(begun) == 1
+        assert "may still run on 10.0.0.9" in whys[Outcome.FAILED]
