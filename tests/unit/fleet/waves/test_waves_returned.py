@@ -81,6 +81,7 @@ def test_what_the_callback_keeps_comes_through_for_the_hosts_of_the_shard(tmp_pa
 def test_outcomes_of_another_form_lose_the_shard(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = {"rc": 0, "outcomes.json": content.encode("latin-1"), "reports/a/report.html": b"x"}
     monkeypatch.setattr(near, "stream", lambda *_: sent)
+    monkeypatch.setattr(places, "ask", lambda *_: pytest.fail("its shard counts"))
     folder = shard(tmp_path)
     with pytest.raises(SystemExit) as ended:
         run_shard(folder, monkeypatch)
