@@ -67,7 +67,8 @@ def _start_all(lab: Lab, rootfs: Path, progress: Progress) -> None:
             run(["podman", "network", "create", "--subnet", subnet, "--disable-dns", _network(lab, subnet)])
     if len(lab.subnets) > 1:
         wall.build(lab)
-    _start_mirror(lab, rootfs)
+    if lab.mirror_address:
+        _start_mirror(lab, rootfs)
     for host in lab.hosts:
         if not _running(_container(lab, host.name)):
             progress.task(host.name)
@@ -121,6 +122,29 @@ def reboot(lab: Lab, name: str) -> None:
     host = next(host for host in lab.hosts if host.name == name)
     run(["podman", "restart", "--time", "5", _container(lab, name)])
     _wait_for_ssh(host.name, host.address)
+
+
+def cut(lab: Lab, name: str) -> None:
+    """Take one host from its network, without a word to anybody. It comes back by `join`, or when it is started."""
+    run(["podman", "exec", _container(lab, name), "ip", "link", "set", "eth0", "down"])
+
+
+def join(lab: Lab, name: str) -> None:
+    """Bring a host back that was cut off; returns when it answers on SSH."""
+    run(["podman", "exec", _container(lab, name), "ip", "link", "set", "eth0", "up"])
+    _wait_for_ssh(name, next(host.address for host in lab.hosts if host.name == name))
+
+
+def power_off(lab: Lab, name: str) -> None:
+    """What a lost power supply does: silence, and nothing that ran is left."""
+    cut(lab, name)
+    run(["podman", "kill", _container(lab, name)])
+
+
+def power_on(lab: Lab, name: str) -> None:
+    """Start a host that was powered off; returns when it answers on SSH."""
+    run(["podman", "start", _container(lab, name)])
+    _wait_for_ssh(name, next(host.address for host in lab.hosts if host.name == name))
 
 
 def install_scenario(lab: Lab, name: str, scenario: str) -> None:
@@ -195,7 +219,7 @@ def _privileges(node: bool) -> list[str]:
 
 
 def _devices(host: Host, directory: Path) -> list[str | Path]:
-    options: list[str | Path] = []
+    options: list[str | Path] = [f"--volume={folder}:{folder}:ro" for folder in host.folders]
     if host.disk_id:
         options += ["--device", f"{_loop_device(directory / 'disk.img')}:/dev/disk/by-id/{host.disk_id}"]
     if host.node:

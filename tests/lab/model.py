@@ -24,6 +24,7 @@ class Host:
     """One host; `disk_id` is the name of its local SSD below /dev/disk/by-id, `gpu_scenario` a file in scenarios/.
 
     `nvidia`: how its stand-in machine differs from a healthy one; None of a host that gets no driver by packages.
+    `folders`: those of this machine that it has at the same paths, and cannot write.
     """
 
     name: str
@@ -32,13 +33,15 @@ class Host:
     disk_id: str | None
     gpu_scenario: str | None
     nvidia: dict[str, Any] | None
+    folders: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
 class Lab:
     """A lab: its name (the inventory's fleet_name), the state directory, the networks, the hosts, and their groups.
 
-    `subnets`: the network of all hosts, or that of the control plane and that of the nodes.
+    `subnets`: the network of all hosts, or that of the control plane and that of the nodes. `mirror_address`: "" for no
+    mirror.
     """
 
     name: str

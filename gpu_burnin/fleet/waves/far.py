@@ -91,6 +91,8 @@ def _run(folder: str) -> None:
     os.umask(0o077)
     try:
         (Path(folder) / STATE).mkdir(parents=True)
+        # Everybody may write beside it: whoever had made it would answer in place of the nodes.
+        Path(sockets(folder)).mkdir()
         _Far(private_data_dir=folder, keepalive_seconds=BEAT_S).run()
     finally:
         _clear(folder)

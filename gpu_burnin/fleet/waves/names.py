@@ -7,5 +7,7 @@ FOLDER_VARIABLE = "MUSTER_ROLL_STEP"
 LIMIT, PLAY, OUTCOMES = "limit", "play.txt", "outcomes.json"
 # Why a shard did not run on its worker: no feed had a turn for it in time.
 NO_TURN = "no-turn"
+# Why a worker has lost its shard, in words.
+LOST_WHY = "lost-why"
 # What ansible-playbook printed.
 OUTPUT = "output.log"

@@ -23,12 +23,12 @@ from gpu_burnin.fleet.feeds.limits import LIMITS, OTHERS, Limits
 from gpu_burnin.fleet.feeds.turns import end_of
 from gpu_burnin.fleet.roll import documents
 from gpu_burnin.fleet.roll.documents import SCHEMA
-from gpu_burnin.fleet.waves import far, grants, places, sent
+from gpu_burnin.fleet.waves import far, grants, places, returned, sent
 from gpu_burnin.fleet.waves.book import Book
 from gpu_burnin.fleet.waves.grants import Swings
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES, OUTPUT, PLAY
 from gpu_burnin.fleet.waves.places import Place
-from gpu_burnin.fleet.waves.stream import Expected, stream
+from gpu_burnin.fleet.waves.stream import Expected, Log, Unfit, stream
 from gpu_burnin.fleet.waves.workers import Workers
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.system.clock import rfc3339
@@ -42,6 +42,10 @@ _FEEDS, _NOTES = "feeds", "remote"
 _UNKNOWN = "nobody knows what runs on a worker; look there, then remove it"
 # Of all that is kept of a shard until it ends, for it and for each of its hosts: as much as one is said to need.
 _MOST_KEPT_BYTES, _MOST_KEPT_OF_HOST_BYTES = 64 << 20, 1 << 20
+# Of these, what became of the hosts.
+_MOST_OUTCOMES_BYTES, _MOST_OUTCOMES_OF_HOST_BYTES = 1 << 20, 16 << 10
+# Of what ansible-playbook prints there.
+_MOST_OUTPUT_BYTES, _MOST_OUTPUT_OF_HOST_BYTES = 16 << 20, 64 << 10
 _REPORT_FILES = (REPORT_HTML, REPORT)
 # How long a shard waits until its worker ends what it left there.
 _WAIT_S = 300.0
@@ -71,7 +75,7 @@ class Note:
 
 
 class Lost(Exception):
-    """The worker, or the connection to it, was lost: nobody knows how far the shard came."""
+    """The worker, or the connection to it, was lost, or what it sent is none: nobody knows how far the shard came."""
 
 
 class NoTurn(Exception):
@@ -104,11 +108,19 @@ def play(
         expected = {OUTCOMES, history.FILE, *(f"{REPORTS}/{host}/{name}" for host in hosts for name in _REPORT_FILES)}
         turns = {f"{_FEEDS}/{quote(host, safe='')}.json" for host in hosts}
         most_bytes = _MOST_KEPT_BYTES + len(hosts) * _MOST_KEPT_OF_HOST_BYTES
-        files = stream(at.place, project, run, private, kwargs, output, Expected(expected, turns, most_bytes))
+        log = Log(output, _MOST_OUTPUT_BYTES + len(hosts) * _MOST_OUTPUT_OF_HOST_BYTES)
+        try:
+            files = stream(at.place, project, run, private, kwargs, log, Expected(expected, turns, most_bytes))
+        except Unfit as error:
+            raise Lost(f"the worker {at.place.name} sent what no shard sends: {error}") from error
         rc = files.pop("rc", None)
     if rc is None:
         raise Lost(f"the worker {at.place.name} was lost")
-    outcomes: Mapping[str, Any] = json.loads(files.pop(OUTCOMES, b"{}"))
+    try:
+        most_bytes = _MOST_OUTCOMES_BYTES + len(hosts) * _MOST_OUTCOMES_OF_HOST_BYTES
+        outcomes = returned.outcomes(files.pop(OUTCOMES, b"{}"), hosts, most_bytes)
+    except ValueError as error:
+        raise Lost(f"the worker {at.place.name} sent an {OUTCOMES} that is none ({error})") from error
     problems = _keep(Path(at.state_dir), hosts, files)
     # A turn that was not given back there is of a node that may swing on.
     why = _end_after(folder, kept, swings=not turns.isdisjoint(files))

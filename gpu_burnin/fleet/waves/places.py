@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import IO
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.waves.workers import Workers, workers
 from gpu_burnin.system.codec import Misfit, from_json
+from gpu_burnin.system.files import parse_json
+from gpu_burnin.system.prose import printable
 
 _FORM = re.compile(r"(?P<login>(?:[\w.-]+@)?[\w.-]+)(?::(?P<port>\d{1,5}))?(?:=(?P<most>[1-9]\d{0,3}))?")
 _MOST_S = 60
+# Each of both, standard output and error: what is more is no answer.
+_MOST_ANSWER_BYTES = 64 << 10
 # Silence of the other side after which ssh gives up: four times this.
 _ALIVE_S = 15
 _PROGRAM = "gpu_burnin.fleet.waves.far"
@@ -85,32 +91,45 @@ def command(place: Place, project: str, *words: str) -> list[str]:
 
 def ask(place: Place, project: str, *words: str) -> str:
     """What a short command there prints. Raises GpuBurninError."""
-    try:
-        done = subprocess.run(
-            command(place, project, *words), stdin=subprocess.DEVNULL, capture_output=True, timeout=_MOST_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GpuBurninError(f"the worker {place.name} does not answer ({error})") from error
-    if done.returncode != 0:
-        said = "; ".join(line for line in done.stderr.decode(errors="replace").splitlines()[-3:] if line.strip())
+    # Whatever it prints fills neither memory nor disk.
+    limited = ["prlimit", f"--fsize={_MOST_ANSWER_BYTES}", *command(place, project, *words)]
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            code = subprocess.run(
+                limited, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=_MOST_S, check=False
+            ).returncode
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = f"not within {_MOST_S} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+            raise GpuBurninError(f"the worker {place.name} does not answer ({why})") from error
+        answer, errors = (_text(file) for file in (out, err))
+    if code != 0:
+        said = "; ".join(printable(line) for line in errors.splitlines()[-3:] if line.strip())
+        if code == -signal.SIGXFSZ:
+            said = f"it answered with more than {_MOST_ANSWER_BYTES} bytes"
         raise GpuBurninError(
-            f"the worker {place.name} cannot be used ({said or f'it ended with {done.returncode}'}); it needs its host "
+            f"the worker {place.name} cannot be used ({said or f'it ended with {code}'}); it needs its host "
             f"key in {place.known_hosts}, a login by key, and Muster in {project} with {sys.executable}"
         )
-    return done.stdout.decode(errors="replace")
+    return answer
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def look(place: Place, project: Path) -> Machine:
     """What a worker is. Raises GpuBurninError, also where its code is another than this one's."""
     text = ask(place, str(project), "look", str(project))
     try:
-        machine = from_json(Machine, json.loads(text))
+        machine = from_json(Machine, parse_json(text))
     except (ValueError, Misfit) as error:
         raise GpuBurninError(f"the worker {place.name} gave an answer that cannot be read ({error})") from error
     if machine.code != (mine := code(project)):
+        there = printable(machine.code)
         raise GpuBurninError(
             f"the worker {place.name} has another version: {project} and {sys.executable} have the code "
-            f"{machine.code} there and {mine} here; bring the same checkout and the same requirements to both"
+            f"{there} there and {mine} here; bring the same checkout and the same requirements to both"
         )
     return machine
 

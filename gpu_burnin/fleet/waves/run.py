@@ -20,9 +20,9 @@ from gpu_burnin.fleet.waves.begin import merge
 from gpu_burnin.fleet.waves.book import Book, alone, gates, keep_result, result_in
 from gpu_burnin.fleet.waves.kinds import Kind
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, Roll, Step, StepResult
-from gpu_burnin.fleet.waves.names import NO_TURN, PLAY
+from gpu_burnin.fleet.waves.names import LOST_WHY, NO_TURN, OUTPUT, PLAY
 from gpu_burnin.fleet.waves.near import Far
-from gpu_burnin.fleet.waves.worker import Job, write_job
+from gpu_burnin.fleet.waves.worker import Job, end_on_worker, write_job
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.host import busy_s
 
@@ -166,6 +166,9 @@ class Executor:
             elif far is not None:
                 self._lost.add(far.place.name)
                 self.say(f"{step.name} is run here, when {far.place.name} has ended it; no further one begins there")
+                # Until then it takes no place of this machine.
+                if (result := end_on_worker(self.book.step(step), step.name, step.hosts)) is not None:
+                    return result
             far = None
 
     def _attempt(self, step: Step, far: Far | None) -> tuple[StepResult | None, str]:
@@ -177,7 +180,8 @@ class Executor:
             if (result := self._given_up(step, folder)) is not None:
                 return result, ""
             self._write(step, folder, far)
-            (folder / NO_TURN).unlink(missing_ok=True)
+            for name in (NO_TURN, LOST_WHY):
+                (folder / name).unlink(missing_ok=True)
             with (folder / _LOG).open("ab") as log:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "gpu_burnin.fleet.waves.worker", str(folder)],
@@ -191,9 +195,12 @@ class Executor:
         if (folder / NO_TURN).exists():
             return None, (folder / NO_TURN).read_text().strip()
         where = f" on {far.place.name}" if far else ""
+        why, log_name = f"its process{where} ended with {code} and no result", _LOG
+        with contextlib.suppress(FileNotFoundError):
+            why, log_name = (folder / LOST_WHY).read_text().strip(), OUTPUT
         with (folder / _LOST).open("a") as lost:
-            lost.write(f"its process{where} ended with {code} and no result\n")
-        return None, f"its process{where} ended with {code} and no result; see {folder / _LOG}"
+            lost.write(f"{why}\n")
+        return None, f"{why}; see {folder / log_name}"
 
     def _given_up(self, step: Step, folder: Path) -> StepResult | None:
         """The result of a step whose processes were lost too often."""

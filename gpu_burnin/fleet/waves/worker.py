@@ -24,7 +24,7 @@ from gpu_burnin.errors import EXIT_INCONCLUSIVE
 from gpu_burnin.fleet.waves import leftovers, near
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
-from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, NO_TURN, OUTCOMES, OUTPUT
+from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, LOST_WHY, NO_TURN, OUTCOMES, OUTPUT
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
 
@@ -69,9 +69,7 @@ def main() -> None:
     hosts = read_text(hosts_file(folder), _MOST_BYTES).split()
     # Forks of an Ansible that was killed go on with their tasks, on the hosts of this step.
     leftovers.end(FOLDER_VARIABLE, str(folder))
-    if why := near.end_patiently(folder):
-        failed = {host: HostResult(Outcome.FAILED, why) for host in hosts}
-        keep_result(folder, StepResult(job.name, 1, 0.0, 0.0, 0, failed))
+    if end_on_worker(folder, job.name, hosts) is not None:
         return
     try:
         keep_result(folder, perform(folder, job, hosts))
@@ -79,6 +77,19 @@ def main() -> None:
         # Its executor runs it on this machine.
         write_atomic(folder / NO_TURN, f"{error}\n".encode())
         sys.exit(EXIT_INCONCLUSIVE)
+    except near.Lost as error:
+        write_atomic(folder / LOST_WHY, f"{error}\n".encode())
+        sys.exit(EXIT_INCONCLUSIVE)
+
+
+def end_on_worker(folder: Path, name: str, hosts: Sequence[str]) -> StepResult | None:
+    """Have what a step left on a worker ended; the step's result where it may still run there, and so nowhere else."""
+    if not (why := near.end_patiently(folder)):
+        return None
+    failed = {host: HostResult(Outcome.FAILED, why) for host in hosts}
+    result = StepResult(name, 1, 0.0, 0.0, 0, failed)
+    keep_result(folder, result)
+    return result
 
 
 def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
