@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
-import yaml
-from kubernetes import client, config
+from kubernetes import client
 
-from gpu_burnin.admission.silence import words
+from gpu_burnin.admission.kubeconfig import KubeconfigError, load
+from gpu_burnin.admission.silence import remedy, words
 from gpu_burnin.admission.token_file import TokenFile, token_file
 from gpu_burnin.admission.view import Node, Patch
 from gpu_burnin.api.names import Names
@@ -118,13 +118,10 @@ class KubeApi:
             raise_on_status=False,
         )
         try:
-            load: Any = config.new_client_from_config
-            self._api: Any = load(str(kubeconfig), persist_config=False, client_configuration=configuration)
-        except (config.ConfigException, OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
-            # The library says of a file that is not there that it holds no configuration.
-            why = error if Path(kubeconfig).is_file() else "there is no such file"
+            self._api: Any = load(Path(kubeconfig), configuration)
+        except KubeconfigError as error:
             raise ApiError(
-                f"cannot use the kubeconfig {kubeconfig} ({why}); give another with --kubeconfig or "
+                f"cannot use the kubeconfig {kubeconfig} ({error}); give another with --kubeconfig or "
                 "KUBECONFIG: site.yml writes an admin's to fleet_state_dir/kubeconfig/admin.kubeconfig, and of an "
                 "attached cluster it is yours"
             ) from error
@@ -345,9 +342,7 @@ class KubeApi:
         return ApiError(f"{sentence}; {_fix(status)}", status)
 
     def _silent(self, what: str, error: Exception) -> ApiError:
-        return ApiError(
-            f"{self.server}: cannot {what}: {words(error)}; check that the API servers and their balancer answer"
-        )
+        return ApiError(f"{self.server}: cannot {what}: {words(error)}; {remedy(error)}")
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

@@ -21,11 +21,20 @@ def words(error: BaseException) -> str:
         return "it does not answer in time"
     if (found := _certificate(error)) is not None:
         return f"its certificate is not accepted ({found})"
+    if (broken := _tls(error)) is not None:
+        return f"TLS does not begin ({broken.reason or broken.strerror or broken})"
     if (system := _system(error)) is not None and system.strerror:
         return system.strerror
     if isinstance(error, exceptions.ProtocolError):
         return "it has closed the connection"
     return str(error) or type(error).__name__
+
+
+def remedy(error: BaseException) -> str:
+    """What to do about it."""
+    if _tls(error) is not None:
+        return "check that the kubeconfig is of this cluster, and which certificate authority and keys it names"
+    return "check that the API servers and their balancer answer"
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -44,6 +53,12 @@ def _chain(error: BaseException) -> list[BaseException]:
 def _certificate(error: BaseException) -> str | None:
     found = next((one for one in _chain(error) if isinstance(one, ssl.SSLCertVerificationError)), None)
     return found.verify_message if found is not None else None
+
+
+def _tls(error: BaseException) -> ssl.SSLError | None:
+    """What is wrong with certificates or keys; not a connection that ended."""
+    ended = ssl.SSLEOFError | ssl.SSLZeroReturnError
+    return next((one for one in _chain(error) if isinstance(one, ssl.SSLError) and not isinstance(one, ended)), None)
 
 
 def _system(error: BaseException) -> OSError | None:

@@ -45,10 +45,10 @@ def _wrapped(text: str, width: int, first: str, rest: str) -> list[str]:
     return [line.replace(_HELD, " ") for line in lines]
 
 
-def listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
+def listed(names: Sequence[str], most: int = _MOST_NAMES, gap: str = ", ") -> str:
     """The first `most` names, and how many more there are."""
     more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    return gap.join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def line_up(parts: Sequence[str], width: int, gap: str = "   ", rest: str = "") -> list[str]:

@@ -40,7 +40,7 @@ def plan_of(facts: Facts, judged: Judged) -> Plan:
             mine = begun is not None and begun.mine
             shown, needs = _left(shown if shown.who else own, test), Budget.TEST if mine else None
             if test.request is None and planned is None:
-                planned = Next("tested" if left == AT_WORK else "kept from new work", left)
+                planned = Next("tested" if left == AT_WORK else "nothing is done", left)
         elif needs is Budget.GATE and facts.denied is needs:
             shown, needs = _braked(facts, own, test), None
         else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,24 +117,27 @@ def attach(
     )
     check(settings)
     if render is not None:
+        if dry_run:
+            raise click.UsageError("--render writes files, and --dry-run nothing: give one of them")
         by = WEBHOOK_TAINTS if taint_by == course.AUTO else taint_by
         rendered = rendering.write(render, settings, by, datetime.now(UTC))
-        for path in rendered.files:
-            click.echo(str(path))
+        paths = [str(path) for path in rendered.files]
+        click.echo(json.dumps({"files": paths, "notes": [*rendered.notes]}, indent=1) if as_json else "\n".join(paths))
         for note in rendered.notes:
             click.echo(note, err=True)
         return
     _confirm(kubeconfig, cluster)
-    done = course.attach(
-        connect(kubeconfig), settings, datetime.now(UTC), despite=despite_daemonsets, apply=not dry_run
-    )
+    with _completed_by_another_call(writes=not dry_run):
+        done = course.attach(
+            connect(kubeconfig), settings, datetime.now(UTC), despite=despite_daemonsets, apply=not dry_run
+        )
     if as_json:
         click.echo(json.dumps(rendering.to_json(done, dry_run=dry_run), indent=1))
     else:
         click.echo(rendering.text(done, dry_run=dry_run), nl=False)
 
 
-@attach.command("nodes")
+@attach.command("nodes", short_help="Say which machines have come, and which wait for approval.")
 @_JSON
 @click.pass_obj
 def nodes(place: tuple[Path, str], as_json: bool) -> None:
@@ -161,7 +166,7 @@ def _shown(one: Any) -> dict[str, Any]:
     return {"node": one.name, "approved": one.decision and one.decision.approved, **trust, **of, **decided}
 
 
-@attach.command("approve")
+@attach.command("approve", short_help="Believe the key with which a node's agent signs.")
 @click.argument("names", nargs=-1, metavar="NODE[=FINGERPRINT]...")
 @click.option("--all", "everybody", is_flag=True, help="All that wait: whoever comes first with a name is that node.")
 @click.option(
@@ -236,11 +241,13 @@ def approve(
                 click.echo(str(error), err=True)
             else:
                 click.echo(f"{name}  approved  {claim.fingerprint}")
+    if not wanted:
+        click.echo("no machine waits for approval; `muster attach nodes` lists those that have come")
     if failed:
         raise GpuBurninError(f"not approved: {', '.join(failed)}", EXIT_FAIL)
 
 
-@attach.command("forget")
+@attach.command("forget", short_help="Have an agent say anew who it is; or remove gone nodes.")
 @click.argument("name", metavar="[NODE]", required=False)
 @click.option(
     "--gone",
@@ -320,9 +327,10 @@ def detach(dry_run: bool, cluster: str | None, as_json: bool, kubeconfig: Path, 
     _confirm(kubeconfig, cluster)
     # Which Nodes have GPUs says nothing of names, which are all that is asked here.
     settings = Settings("none", GpuNodes(names=("none",)), domain=domain)
-    removed = course.detach(
-        connect(kubeconfig), settings, apply=not dry_run, say=lambda sentence: click.echo(sentence, err=True)
-    )
+    with _completed_by_another_call(writes=not dry_run):
+        removed = course.detach(
+            connect(kubeconfig), settings, apply=not dry_run, say=lambda sentence: click.echo(sentence, err=True)
+        )
     if as_json:
         click.echo(json.dumps({"removed": [*removed], "dry_run": dry_run}, indent=1))
     else:
@@ -331,8 +339,23 @@ def detach(dry_run: bool, cluster: str | None, as_json: bool, kubeconfig: Path, 
             click.echo(f"{len(removed)} of these would be removed" if dry_run else f"{len(removed)} of these removed")
 
 
+@contextmanager
+def _completed_by_another_call(*, writes: bool) -> Iterator[None]:
+    """Ctrl-C in the middle of what writes says how it is completed. Raises GpuBurninError."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not writes:
+            raise
+        from gpu_burnin.errors import EXIT_INCONCLUSIVE, GpuBurninError
+
+        raise GpuBurninError(
+            "interrupted: a part may be done, and stays so; the same command again does the rest", EXIT_INCONCLUSIVE
+        ) from None
+
+
 def _confirm(kubeconfig: Path, cluster: str | None) -> None:
-    from gpu_burnin.fleet.attach.approve import current_cluster
+    from gpu_burnin.admission.kubeconfig import current_cluster
 
     name, entry = current_cluster(kubeconfig.expanduser())
     there = f"this kubeconfig is of cluster {name!r} ({entry.get('server')})"

@@ -82,6 +82,8 @@ def run(
     from gpu_burnin.system import known_hosts
     from gpu_burnin.system.clock import rfc3339_s
 
+    if kubeconfig is not None and without_cluster:
+        raise click.UsageError("--kubeconfig and --without-cluster: give one of them")
     site = plan.given([str(one) for one in inventories], limit)
     course.refuse_site(site, limit)
     usual = usual_rates(results.state_of(results.read(rates))) if rates is not None else {}

@@ -53,7 +53,7 @@ def image() -> None:
     """
 
 
-@image.command()
+@image.command(short_help="Make tokens, and the files that hand them over to machines.")
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @click.option(
     "--output",
@@ -104,7 +104,7 @@ def token(nodes: tuple[str, ...], output: Path, lifetime_s: float, again: bool, 
     _each(nodes, one)
 
 
-@image.command()
+@image.command(short_help="Say which machines have a token, and which wait.")
 @_PORT
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON and nothing else.")
 @_fleet_options
@@ -119,7 +119,7 @@ def enrolments(port: int, as_json: bool, state: Path, domain: str) -> None:
         click.echo(json.dumps([to_json(row) for row in found], indent=1) if as_json else table(found))
 
 
-@image.command()
+@image.command(short_help="Let machines in, by the fingerprints of their consoles.")
 @click.argument("nodes", nargs=-1, metavar="NODE[=FINGERPRINT]...")
 @click.option("--all", "everyone", is_flag=True, help="All that wait. Only with --answers.")
 @click.option(
@@ -177,7 +177,7 @@ def approve(
     _each(tuple(wanted), one)
 
 
-@image.command()
+@image.command(short_help="Refuse machines, and take their tokens back.")
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; the machine shows it on its console.")
 @_fleet_options
@@ -202,7 +202,13 @@ def refuse(nodes: tuple[str, ...], reason: str, state: Path, domain: str) -> Non
 
 
 def _kubeconfig(state: Path) -> Path:
-    return state / "kubeconfig/provisioner.kubeconfig"
+    """The provisioner's. Raises GpuBurninError where there is none."""
+    path = state / "kubeconfig/provisioner.kubeconfig"
+    if not path.is_file():
+        raise GpuBurninError(
+            f"{path} does not exist; give the fleet_state_dir of a fleet that site.yml has built as --state"
+        )
+    return path
 
 
 def _each(nodes: tuple[str, ...], act: Callable[[str], str]) -> None:

@@ -34,7 +34,7 @@ def hold(machines: tuple[str, ...], reason: str, kubeconfig: Path, domain: str) 
     _each(machines, reason, kubeconfig, domain, asks.hold)
 
 
-@machine.command()
+@machine.command(short_help="Let the scaler switch the machine of NODE again.")
 @click.argument("machines", nargs=-1, required=True, metavar="NODE...")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; everybody can read it.")
 @cluster_options

@@ -14,6 +14,7 @@ import click
 
 from gpu_burnin.cli import terminal
 from gpu_burnin.cli.muster.inventory_option import inventories_option
+from gpu_burnin.cli.options import goes_with
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE
 from gpu_burnin.system.streams import readers_may_leave
 
@@ -69,7 +70,7 @@ from gpu_burnin.system.streams import readers_may_leave
 )
 @click.option(
     "--worker-key",
-    default="",
+    type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
     help="Private key for the login to workers; it stays here.  [default: ssh's own]",
 )
@@ -94,7 +95,7 @@ def roll(
     workers: int | None,
     others: tuple[str, ...],
     worker_group: str,
-    worker_key: str,
+    worker_key: str | None,
     jump_startups: int | None,
     dry_run: bool,
     again: bool,
@@ -124,6 +125,7 @@ def roll(
     kind = kind_of(str(playbook))
     read_limit(most_failed)
     away = bool(others or worker_group)
+    goes_with("worker_key", "--worker or --worker-group", present=away)
     if away:
         sent.refuse(str(playbook), arguments)
     order = Order(
@@ -139,7 +141,7 @@ def roll(
     known = Path(given.state_dir) / "known_hosts"
     offered = list[tuple[near.Far, bounds.Workers]]()
     for one in dict.fromkeys([*others, *given.workers]):
-        place, most = places.parse(one, worker_key, known)
+        place, most = places.parse(one, worker_key or "", known)
         machine = places.look(place, Path.cwd())
         bears = places.bear(machine, min(shard_hosts, max(1, len(given.nodes))), most, place)
         offered.append((near.Far(place, machine.home, given.state_dir, str(known)), bears))

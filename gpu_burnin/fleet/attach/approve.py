@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from gpu_burnin.admission.client import KubeApi, NotFound, admissions_path
+from gpu_burnin.admission.kubeconfig import current_cluster
 from gpu_burnin.api.attached import ENROLLED_BY_AGENT, PROVISIONER_ACCOUNT
 from gpu_burnin.api.enrolment import (
     Claim,
@@ -29,7 +30,6 @@ from gpu_burnin.api.enrolment import (
 )
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document, parse
-from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Compare, Expected, Trust, first_use
 from gpu_burnin.fleet.image.enrolments import decide
 from gpu_burnin.system.codec import to_json
@@ -223,7 +223,10 @@ def provisioner(
         place, made_s = Path(folder) / "kubeconfig", clock()
 
         def made() -> KubeApi:
-            answer = api.create(path, request, f"ask for a token of {PROVISIONER_ACCOUNT}")
+            try:
+                answer = api.create(path, request, f"ask for a token of {PROVISIONER_ACCOUNT}")
+            except NotFound as error:
+                raise EnrolmentError(f"{error}: Muster is not attached here; run `muster attach`") from error
             write_atomic(place, with_token(kubeconfig, str(answer["status"]["token"])).encode(), mode=0o600)
             return KubeApi(place)
 
@@ -255,17 +258,3 @@ def with_token(kubeconfig: Path, token: str) -> str:
             "current-context": "c",
         }
     )
-
-
-def current_cluster(kubeconfig: Path) -> tuple[str, Mapping[str, Any]]:
-    """Name and entry of the cluster that the current context names. Raises GpuBurninError."""
-    try:
-        loaded = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
-        current = loaded["current-context"]
-        [context] = [one["context"] for one in loaded["contexts"] if one["name"] == current]
-        [cluster] = [one["cluster"] for one in loaded["clusters"] if one["name"] == context["cluster"]]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
-        raise GpuBurninError(
-            f"{kubeconfig}: names no current context with a cluster ({error}); give --kubeconfig one file that does"
-        ) from error
-    return str(context["cluster"]), cluster

@@ -14,6 +14,8 @@ from gpu_burnin.errors import GpuBurninError
 WEBHOOK_TAINTS, POLICY_TAINTS = "webhook", "policy"
 IMAGE = re.compile(r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?")
 PATH = re.compile(r"/[\w./-]*")
+# The group of the definitions: two labels of DNS or more.
+DOMAIN = re.compile(r"(?=.{1,200}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ def check(settings: Settings) -> None:
         raise GpuBurninError(f"--image {settings.image!r} is no reference of an image; give REGISTRY/NAME:TAG")
     if not PATH.fullmatch(settings.driver_root) or ".." in settings.driver_root:
         raise GpuBurninError(f"--driver-root {settings.driver_root!r} is no path; give / or /run/nvidia/driver")
+    if not DOMAIN.fullmatch(settings.domain):
+        raise GpuBurninError(
+            f"--domain {settings.domain!r} is no domain of DNS in lower case; give one such as muster.dev"
+        )
     if settings.level not in LEVEL_NAMES:
         raise GpuBurninError(f"--level {settings.level!r} is none of {', '.join(LEVEL_NAMES)}")
     if settings.mode is Mode.BUILT:

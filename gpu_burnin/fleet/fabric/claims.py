@@ -37,4 +37,6 @@ def _why_not(state: State, *, alone: bool) -> str:
         return "there is no other node"
     if alone and state.settings.through is not Through.SPINES:
         return "it is alone in its leaf, and is tested with other leaves"
+    if not state.nodes:
+        return "no test has been run yet"
     return "it had no partner"

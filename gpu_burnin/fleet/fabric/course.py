@@ -103,7 +103,9 @@ def choose(made: Run, nodes: Iterable[Node], left: Mapping[str, str]) -> Run:
     chosen = tuple(node for node in nodes if node.name not in left)
     if len(chosen) < _LEAST_NODES:
         whys = [f"{name}: {why}" for name, why in left.items()]
-        raise GpuBurninError(f"{count(len(chosen), 'node')} can be tested, and a test needs two: {listed(whys)}")
+        raise GpuBurninError(
+            f"{count(len(chosen), 'node')} can be tested, and a test needs two; left out: {listed(whys, gap='; ')}"
+        )
     return replace(made, nodes=chosen, left=dict(left))
 
 

@@ -99,7 +99,7 @@ def render(plan: Plan, width: int = STANDARD_WIDTH) -> str:
     ]
     lines += ["", *table_with_text(rows, width), ""]
     lines += wrap(
-        f"where tests fail: {cost.more_rounds} rounds more, or some; about {cost.more_node_s / 60:,.0f} node-minutes "
+        f"where tests fail: {cost.more_rounds} or more rounds on top; about {cost.more_node_s / 60:,.0f} node-minutes "
         "for each node at fault",
         width,
     )

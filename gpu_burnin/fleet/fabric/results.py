@@ -67,8 +67,14 @@ def read(path: Path) -> Run:
 
 
 def write(path: Path, made: Run) -> None:
-    """Write it whole."""
-    write_atomic(path, json.dumps(to_json(made), ensure_ascii=False).encode(), mode=0o600)
+    """Write it whole. Raises GpuBurninError where it cannot be written; the file of before stays."""
+    try:
+        write_atomic(path, json.dumps(to_json(made), ensure_ascii=False).encode(), mode=0o600)
+    except OSError as error:
+        raise GpuBurninError(
+            f"the run cannot be written to {path} ({error.strerror}); make room or give it rights there, or name "
+            "another file"
+        ) from error
 
 
 def read_results(path: Path) -> tuple[Result, ...]:

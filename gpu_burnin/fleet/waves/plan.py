@@ -30,7 +30,7 @@ def canaries(nodes: Sequence[Node], count: int, group: Collection[str] | None) -
     chosen = tuple(node for node in nodes if node.name in group)
     if not chosen:
         raise GpuBurninError("the canary group has none of the nodes of this roll; name another one, or leave it out")
-    if lacking := [model or "no GPU" for model in models if model not in {node.model for node in chosen}]:
+    if lacking := [model or "no GPU model" for model in models if model not in {node.model for node in chosen}]:
         raise GpuBurninError(
             f"the canary group has no node with {listed(lacking)}, of which the roll has nodes; add one to it"
         )

@@ -33,7 +33,7 @@ def planned(roll: Roll, workers: Workers) -> list[str]:
         hosts = [host for shard in wave for host in shard]
         words = f"{_count(len(wave), 'shard')}: {name_hosts(hosts)}"
         if number == 1:
-            words = ", ".join(f"{host} ({roll.canaries.get(host) or 'no GPU'})" for host in hosts)
+            words = ", ".join(f"{host} ({roll.canaries.get(host) or 'no GPU model'})" for host in hosts)
         rows.append((f"wave {number}", _nodes(len(hosts)), words))
     return [*lines, *table_with_text(rows, 120)]
 

@@ -23,6 +23,7 @@ def render(story: Story, *, all_of_them: bool = False) -> str:
         chain=set(story.cause.chain),
         shown=for_people(story.entries, all_of_them=all_of_them),
         badge_of=badge_of,
+        name_of=name_of,
         by=by,
         time_of=time_of,
         short_uuids=short_uuids,
@@ -37,3 +38,8 @@ def badge_of(entry: Entry) -> str:
     if entry.what in _BAD:
         return "FAIL"
     return "" if entry.what is What.TOLD else "WARNING"
+
+
+def name_of(entry: Entry) -> str:
+    """What a badge says. A cluster that is only observed quarantines no node, whatever was found."""
+    return "finding" if entry.what is What.QUARANTINED else str(entry.what)

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, node_path
 from gpu_burnin.admission.service.leader import LEASES
@@ -84,6 +85,34 @@ def test_an_unusable_kubeconfig_is_one_sentence(tmp_path: Path, content: str | N
     why = "there is no such file" if content is None else ""
     with pytest.raises(ApiError, match=rf"broken\.kubeconfig \({why}"):
         KubeApi(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{{{: x", r"it is no YAML: .*, line 1\)"),
+        ("current-context: prod\nclusters: []\ncontexts: []\n", "Expected object with name prod"),
+    ],
+)
+def test_why_a_kubeconfig_is_unusable_is_on_one_line(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "broken.kubeconfig"
+    path.write_text(content)
+    with pytest.raises(ApiError, match=says) as caught:
+        KubeApi(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plugin_that_gives_no_credential_is_named_and_nobody_goes_on_without(
+    api: FakeApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = api.kubeconfig(tmp_path / "cloud.kubeconfig")
+    loaded = yaml.safe_load(path.read_text())
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin", "interactiveMode": "Never"}
+    loaded["users"] = [{"name": one["name"], "user": {"exec": plugin}} for one in loaded["users"]]
+    path.write_text(yaml.safe_dump(loaded))
+    with pytest.raises(ApiError, match=r"cloud\.kubeconfig \(its user's plugin gives no credential: .*no-such-plugin"):
+        KubeApi(path)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_server_below_a_path_is_asked_there(api: FakeApi, kube: KubeApi, tmp_path: Path) -> None:

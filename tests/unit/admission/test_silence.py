@@ -13,6 +13,7 @@ from gpu_burnin.admission import client
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.silence import words
 from tests.support.fake_api import FakeApi
+from tests.support.server_helpers import write_kubeconfig
 
 RAW = ("urllib3", "object at 0x", "Max retries", "ConnectionPool", "Errno", "Caused by")
 
@@ -56,3 +57,18 @@ def test_a_name_that_nobody_knows() -> None:
     with pytest.raises(urllib3.exceptions.HTTPError) as caught:
         urllib3.PoolManager(retries=False).request("GET", "http://no-such-host.invalid/", timeout=5)
     assert "cannot be resolved" in words(caught.value) and "object at" not in words(caught.value)
+
+
+def test_a_kubeconfig_whose_authority_is_no_certificate(tmp_path: Path) -> None:
+    """Nothing is asked of the server, so it is not the one to look at."""
+    authority = str(tmp_path / "ca.crt")
+    Path(authority).write_text("nonsense")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"https://127.0.0.1:{server.getsockname()[1]}"
+        text = message_of(
+            KubeApi(
+                write_kubeconfig(tmp_path / "kubeconfig", address, None, **{"certificate-authority": authority}),
+                retries=0,
+            )
+        )
+    assert "certificate authority and keys it names" in text and "balancer" not in text

@@ -127,6 +127,17 @@ def test_every_cell_of_a_card_has_a_name_or_is_its_head() -> None:
                 assert named or not shown, (name, attributes, shown)
 
 
+def test_what_is_wider_than_paper_is_cards_there() -> None:
+    """A browser shrinks all printed pages, to half and less, until the widest table fits."""
+    printed = (Path(html.__file__).parent / "templates/report.css").read_text().split("@media print")[1]
+    assert ".broad tr { display: grid;" in printed and ".broad thead { display: none; }" in printed
+    page = html.render(*SAMPLES["faulty-8"]())
+    tables = {head: css for css, head in re.findall(r'<table class="([^"]*)">\s*<thead>(.*?)</thead>', page, re.DOTALL)}
+    for column in ("<th>Serial</th>", "<th>precision</th>"):
+        [css] = [css for head, css in tables.items() if column in head]
+        assert "broad" in css.split(), column
+
+
 def test_texts_of_plots_have_eleven_pixels_in_the_narrowest_column_and_on_a_phone() -> None:
     css = (Path(html.__file__).parent / "templates/report.css").read_text()
     wide, phone = css.split("@media (max-width: 640px)")

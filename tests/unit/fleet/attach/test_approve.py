@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from gpu_burnin.admission.client import NotFound
+from gpu_burnin.admission.kubeconfig import current_cluster
 from gpu_burnin.api.attached import ENROLLED_BY_AGENT
-from gpu_burnin.api.enrolment import Claim, Decision, Enrolment, EnrolmentSpec
+from gpu_burnin.api.enrolment import Claim, Decision, Enrolment, EnrolmentError, EnrolmentSpec
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Spec
 from gpu_burnin.errors import GpuBurninError
@@ -18,7 +20,6 @@ from gpu_burnin.fleet.attach import approve as module
 from gpu_burnin.fleet.attach.approve import (
     Claimed,
     approve,
-    current_cluster,
     decided_anew,
     doubts_of,
     due,
@@ -116,9 +117,29 @@ def test_a_token_goes_to_the_cluster_of_the_current_context(tmp_path: Path) -> N
     made = yaml.safe_load(with_token(path, "t"))
     assert made["users"] == [{"name": "u", "user": {"token": "t"}}]
     assert made["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "ca.crt")
-    path.write_text("{}")
-    with pytest.raises(GpuBurninError, match="names no current context"):
+    for text, says in (
+        ("{}", "it has no current context; choose one"),
+        (yaml.safe_dump({**of, "current-context": "prod"}), "its current context 'prod' names no cluster of it"),
+        ("{{{: x", r"cannot read the kubeconfig .*config \(it is no YAML: .*, line 1\)"),
+    ):
+        path.write_text(text)
+        with pytest.raises(GpuBurninError, match=says):
+            current_cluster(path)
+    path.unlink()
+    with pytest.raises(GpuBurninError, match=r"\(No such file or directory\); give --kubeconfig another"):
         current_cluster(path)
+
+
+def test_where_muster_is_not_attached_nobody_is_the_provisioner(tmp_path: Path) -> None:
+    class Bare(Cluster):
+        def create(self, *_: Any) -> Any:
+            raise NotFound('https://x: cannot ask for a token of muster-provisioner: "muster-system" not found')
+
+    with (
+        pytest.raises(EnrolmentError, match="not found: Muster is not attached here; run `muster attach`"),
+        provisioner(Bare(), tmp_path / "config"),  # type: ignore[arg-type]
+    ):
+        pass
 
 
 class Cluster:

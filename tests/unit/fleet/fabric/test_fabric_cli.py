@@ -46,6 +46,11 @@ def test_a_plan_says_its_cost_and_begins_a_run(inventory: Path) -> None:
     done = called(cli, "fabric", "plan", "-i", inventory, "--output", file)
     assert done.returncode == 0 and done.stdout.startswith("16 nodes on 2 leaves: 5 rounds, ")
     assert results.read(file).nodes == FABRIC.nodes
+    nothing_yet = called(cli, "fabric", "report", file)
+    assert nothing_yet.returncode == 3 and "nothing can be told: no test has been run yet" in nothing_yet.stdout
+    nowhere = inventory / "none/run.json"
+    refused = called(cli, "fabric", "plan", "-i", inventory, "--output", nowhere)
+    assert refused.returncode == 2 and f"the run cannot be written to {nowhere} (No such file" in refused.stderr
     again = called(cli, "fabric", "plan", "-i", inventory, "--output", file)
     assert again.returncode == 2 and "is there already; go on with it by `muster fabric next`" in again.stderr
 

@@ -77,6 +77,7 @@ def test_who_works_or_is_silent_is_left_out_and_told(nodes: Nodes) -> None:
         (("--without-cluster", "-l", "gpu-1"), "--limit gpu-1 leaves one node, gpu-1; a test needs two: name more"),
         ((), "kubeconfig/admin.kubeconfig does not exist, so nobody can be asked to keep work away; give --kubeconfig"),
         (("--seconds", "0"), "Invalid value for '--seconds'"),
+        (("--without-cluster", "--kubeconfig", "x"), "--kubeconfig and --without-cluster: give one of them"),
     ],
 )
 def test_bad_input_tests_nothing(nodes: Nodes, arguments: tuple[str, ...], says: str) -> None:
@@ -88,7 +89,10 @@ def test_bad_input_tests_nothing(nodes: Nodes, arguments: tuple[str, ...], says:
 def test_where_nobody_can_be_tested_nothing_begins(nodes: Nodes) -> None:
     nodes.becomes(**{f"gpu_{number}": "busy" for number in (1, 2, 3)})
     done = called(cli, *CALL, "--without-cluster")
-    assert done.returncode == 2 and "1 node can be tested, and a test needs two: gpu-1: work is on its" in done.stderr
+    assert (
+        done.returncode == 2
+        and "1 node can be tested, and a test needs two; left out: gpu-1: work is on" in done.stderr
+    )
     assert not (nodes.folder / "state/fabric/run.json").exists()
 
 

@@ -102,3 +102,9 @@ def test_it_is_refused_and_its_token_taken_back(ledger: FakeApi, state: Path, tm
 def test_mistakes_are_exit_code_2(state: Path, arguments: tuple[str, ...], says: str) -> None:
     done = called(cli, "image", *arguments, "--state", state)
     assert done.returncode == 2 and says in done.stderr
+
+
+def test_another_folder_than_a_fleets_is_named(tmp_path: Path) -> None:
+    done = called(cli, "image", "enrolments", "--state", tmp_path)
+    assert done.returncode == 2
+    assert f"{tmp_path}/kubeconfig/provisioner.kubeconfig does not exist; give the fleet_state_dir" in done.stderr

@@ -351,6 +351,8 @@ def test_json_and_page_have_the_same(api: FakeApi, tmp_path: Path) -> None:
     assert [one["what"] for one in told["chain"]] == ["quarantined", "drained", "ended"]
     page = (tmp_path / "page.html").read_text()
     assert "<script>" not in page and "XID 79 on GPU 3" in page and "led to it" in page
+    # A badge of a cluster that is only observed says no more than is true.
+    assert "</svg> finding</span>" in page and "</svg> quarantined</span>" not in page
     assert "First cause:" in run(api, tmp_path, "train/bert-0").stdout
 
 
