@@ -80,6 +80,7 @@ Description=Say who this machine is, and wait until it is let in as a node
 ConditionPathExists=!/var/lib/muster-enrol/enrolled
 Wants=network-online.target
 After=network-online.target muster-host-keys.service {_CLOUD_INIT_UNITS}
+OnSuccess=muster-enrolled.service
 StartLimitIntervalSec=0
 
 [Service]
@@ -88,9 +89,6 @@ Type=exec
 # The key with which it says who it is outlives a power cut.
 ExecStartPre=/usr/bin/sync
 ExecStart=/usr/local/bin/gpu-burnin enrol
-# What waited for the node's name begins, by the units as they are now.
-ExecStopPost=/bin/sh -c 'test "$SERVICE_RESULT" != success || systemctl daemon-reload'
-ExecStopPost=/bin/sh -c 'test "$SERVICE_RESULT" != success || systemctl --no-block start multi-user.target'
 Restart=on-failure
 RestartSec=60
 StandardOutput=journal+console
@@ -98,6 +96,19 @@ StandardError=journal+console
 
 [Install]
 WantedBy=multi-user.target
+""",
+    # A service of its own, since to read all units again fails where that takes long: it is tried until it succeeds.
+    "muster-enrolled.service": """\
+[Unit]
+Description=Begin what waited for the name of this machine, by the units as they are now
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/systemctl daemon-reload
+ExecStart=/usr/bin/systemctl --no-block start multi-user.target
+Restart=on-failure
+RestartSec=5
 """,
 }
 # Without it cloud-init makes new host keys whenever its data source changes or is gone, as after the token's disk was
@@ -199,7 +210,8 @@ def _units(root: Path) -> None:
     (root / _WANTED).mkdir(parents=True, exist_ok=True)
     for name, text in _UNITS.items():
         write_atomic(root / _SYSTEMD / name, text.encode(), mode=0o644)
-        replace_symlink(root / _WANTED / name, f"../{name}")
+        if "[Install]" in text:
+            replace_symlink(root / _WANTED / name, f"../{name}")
     for name in _WAITING:
         folder = root / _SYSTEMD / f"{name}.service.d"
         folder.mkdir(mode=0o755, exist_ok=True)

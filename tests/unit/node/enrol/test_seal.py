@@ -168,6 +168,16 @@ def test_host_keys_and_enrolment_come_after_what_cloud_init_writes(root: Path, n
         assert f"{name}.service" in after.partition("=")[2].split()
 
 
+def test_what_waited_begins_by_a_service_that_is_tried_again(root: Path) -> None:
+    seal(root, NODE, ADDRESS, RANGE)
+    units = root / "etc/systemd/system"
+    assert "OnSuccess=muster-enrolled.service\n" in (units / "muster-enrol.service").read_text()
+    text = (units / "muster-enrolled.service").read_text()
+    assert "Type=oneshot\n" in text and "Restart=on-failure\n" in text and "StartLimitIntervalSec=0\n" in text
+    # It begins with the enrolment, and not with each boot.
+    assert not (units / "multi-user.target.wants/muster-enrolled.service").is_symlink()
+
+
 def test_a_power_cut_costs_no_host_key(root: Path) -> None:
     seal(root, NODE, ADDRESS, RANGE)
     units = root / "etc/systemd/system"
