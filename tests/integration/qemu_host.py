@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -33,21 +34,14 @@ from tests.lab.image import suite
 # As QEMU's network for users calls the loopback of this machine.
 HOST = "10.0.2.2"
 # Emulated, on a busy machine.
-BOOT_S = 900.0
-# What docs/operations/machine-image.md names, and QEMU's agent for the test.
-PACKAGES = (
-    "systemd-sysv", "systemd-resolved", "dbus", "openssh-server", "python3", "cloud-init", "openssl", "ca-certificates",
-    "qemu-guest-agent",
-)  # fmt: skip
-KERNELS = {"bookworm": "linux-image-cloud-amd64", "noble": "linux-image-virtual"}
-# One program for the network, with cloud-init and without.
-SETUP = 'chroot "$1" apt-get purge -y ifupdown && chroot "$1" systemctl enable systemd-networkd'
+BOOT_S = 1800.0
 # It asks for an address on each network card, with cloud-init or without.
 _NETWORK = "[Match]\nName=en*\n[Network]\nDHCP=yes\n"
 # cloud-init of Debian fails at setting one that is not generated.
 _LOCALE = "locale: false\n"
 _PLACE = "/opt/gpu-burnin/current"
 _NEEDED = {"qemu-system-x86_64": "qemu-system-x86", "mmdebstrap": "mmdebstrap", "xorriso": "xorriso"}
+_FILES = ("user-data", "meta-data")
 _DISK = "2G"
 _KVM_S = 20.0
 _ANSWER_S = 60.0
@@ -64,6 +58,8 @@ def missing() -> str:
     """Why it cannot run here; "" where it can."""
     if os.geteuid() != 0:
         return "the image's root is made as root: run it with sudo"
+    if suite() != "bookworm":
+        return "the image is a Debian 12, whose package sources this machine does not have: run it on a Debian 12"
     if wanted := [package for command, package in _NEEDED.items() if not shutil.which(command)]:
         return f"a boot in QEMU needs {', '.join(wanted)}: apt-get install --no-install-recommends {' '.join(wanted)}"
     return ""
@@ -122,8 +118,8 @@ class Machine:
         disks = ["-drive", f"file={self.directory / 'disk'},if=virtio,format=raw,cache=unsafe"]
         if seed is not None:
             iso = self.directory / "seed.iso"
-            files = [seed / "user-data", seed / "meta-data"]
-            run(["xorriso", "-as", "mkisofs", "-quiet", "-V", "cidata", "-J", "-r", "-o", iso, *files])
+            words_of = {"gpu-101.iso": str(iso), **{f"tokens/gpu-101/{name}": str(seed / name) for name in _FILES}}
+            run([words_of.get(word, word) for word in of_page("xorriso")])
             disks += ["-drive", f"file={iso},if=virtio,format=raw,readonly=on"]
         agent = f"socket,id=agent,path={self.directory / 'agent'},server=on,wait=off"
         self.part = Part(
@@ -241,21 +237,25 @@ def image(server: Server, directory: Path) -> Iterator[Image]:
         shutil.rmtree(directory)
 
 
+def of_page(program: str) -> list[str]:
+    """The words of the one command with this program on the page."""
+    page = REPOSITORY / "docs/operations/machine-image.md"
+    [line] = [line for line in page.read_text().splitlines() if line.strip().startswith(f"{program} ")]
+    return shlex.split(line)
+
+
 def _debian() -> Path:
-    """The root of a Debian, from the cache, which has it after a minute or two."""
-    release = suite()
-    packages = ",".join([KERNELS[release], *PACKAGES])
-    key = hashlib.sha256(repr((packages, SETUP)).encode()).hexdigest()[:16]
-    place = cache_dir() / "machine" / f"{release}-{key}"
+    """The root of a Debian, from the cache, which has it after a minute or two; with QEMU's agent, for the test."""
+    *words, root = of_page("mmdebstrap")
+    words = [f"{word},qemu-guest-agent" if word.startswith("--include=") else word for word in words]
+    place = cache_dir() / "machine" / hashlib.sha256(repr(words).encode()).hexdigest()[:16]
+    building = place.with_suffix(".building")
+    assert root == "ROOT"
     with locked(cache_dir() / "machine.lock"):
         if not place.exists():
-            building = place.with_suffix(".building")
             shutil.rmtree(building, ignore_errors=True)
             building.parent.mkdir(parents=True, exist_ok=True)
-            run([
-                *WITH_US, "mmdebstrap", "--variant=important", "--aptopt=Acquire::Languages \"none\"",
-                f"--include={packages}", f"--customize-hook={SETUP}", release, building,
-            ])  # fmt: skip
+            run([*WITH_US, *words, building])
             building.rename(place)
     return place
 
