@@ -119,15 +119,18 @@ def waits(machine: Machine, node: str) -> str:
 
 def is_node(machine: Machine, node: str, address: str) -> None:
     """It has its name, address and keys, tests itself, and holds kubelet back for the reason that is right."""
-    until("the burn-in", lambda: machine.shows("ls /var/lib/gpu-burnin/runs", "20"), BOOT_S)
-    until("the gate", lambda: machine.shows("journalctl -u kubelet -o cat --no-pager", "INCONCLUSIVE"), BOOT_S)
+    words = (
+        "cat /run/gpu-burnin/progress.log; journalctl -u gpu-burnin-boot -u gpu-burnin-run -u kubelet -o cat --no-pager"
+    )
+    until("the burn-in", lambda: machine.shows(words, "no GPU can be tested (--backend auto): libnvidia-ml"), BOOT_S)
+    until("the gate", lambda: machine.shows(words, "closed: no burn-in has been completed here"), BOOT_S)
     print(f"{node}: is tested after {machine.spent}")
     assert machine.run("hostname; cat /etc/hostname").split() == [node, node]
     assert f"--hostname-override={node} --node-ip={address}" in machine.run("cat /etc/systemd/system/kubelet.service")
     assert machine.run("ls /etc/muster") == "image.json"
     assert machine.run("systemctl is-active ssh muster-enrol") == "active\ninactive"
     # Others may take longer than systemd waits for them where the machine is emulated.
-    assert machine.run("systemctl --failed --plain --no-legend 'muster*' 'gpu-burnin*' ssh.service") == ""
+    assert machine.run("systemctl --failed --plain --no-legend 'muster*' ssh.service") == ""
 
 
 def is_like_no_other(claims: list[Claim], claim: Claim) -> None:
