@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,10 @@ _START_S = 120.0
 _KUBELET = f"""\
 [Unit]
 Description=Stand-in of kubelet
+StartLimitIntervalSec=0
 [Service]
+Restart=always
+RestartSec=5
 ExecStart=/bin/sh -c 'echo started with --hostname-override={BUILDER} --node-ip={ADDRESS}; exec sleep infinity'
 [Install]
 WantedBy=multi-user.target
@@ -41,6 +44,7 @@ ExecStart=/usr/bin/python3 /srv/line.py {port} /srv/sock/api
 [Install]
 WantedBy=multi-user.target
 """
+_PYTHON = "PYTHONPATH=/srv/code:/srv/packages exec /usr/bin/python3"
 # Each end of the line: from a port of loopback, or a socket, to the other.
 _LINE_PROGRAM = """\
 import asyncio, sys
@@ -133,32 +137,41 @@ def image_host(server: Server, directory: Path) -> Iterator[ImageHost]:
 
 
 def _write_files(root: Path, server: Server) -> None:
-    """What the roles have written on the machine that the image is made of."""
     boot = "cat /proc/sys/kernel/random/uuid > /run/boot && mount --bind /run/boot /proc/sys/kernel/random/boot_id"
-    program = 'PYTHONPATH=/srv/code:/srv/packages exec /usr/bin/python3 -m gpu_burnin "$@"'
-    texts = {
+    more = {
         # podman's own /etc/hostname is a mount, which no file can take the place of.
         "usr/local/sbin/entry": f"#!/bin/sh\nset -eu\n{boot}\numount /etc/hostname\nexec /sbin/init\n",
-        "usr/local/bin/gpu-burnin": f"#!/bin/sh\n{program}\n",
         "srv/line.py": _LINE_PROGRAM,
-        "etc/systemd/system/kubelet.service": _KUBELET,
         "etc/systemd/system/line.service": _LINE.format(port=server.port),
-        "etc/gpu-burnin/config.yaml": f"node_name: {BUILDER}\npublish:\n  server: https://127.0.0.1:{server.port}\n",
+    }
+    write_node(root, server, f"https://127.0.0.1:{server.port}", _PYTHON, more)
+
+
+def write_node(root: Path, server: Server, url: str, python: str, more: Mapping[str, str]) -> None:
+    """What the roles have written on the machine that the image is made of, and `more` files by name.
+
+    It reaches the API server at `url`; `python` are words of a shell that run a Python with gpu-burnin's modules.
+    """
+    texts = {
+        "usr/local/bin/gpu-burnin": f'#!/bin/sh\n{python} -m gpu_burnin "$@"\n',
+        "etc/systemd/system/kubelet.service": _KUBELET,
+        "etc/gpu-burnin/config.yaml": f"node_name: {BUILDER}\npublish:\n  server: {url}\n",
         "etc/pod-network/config.json": f'{{"range": "{RANGE}"}}\n',
         "etc/kubernetes/pki/ca.crt": server.authority.ca.read_text(),
         "etc/kubernetes/pki/kube-proxy.key": "-----BEGIN PRIVATE KEY-----\n",
         "etc/ssh/ssh_host_ed25519_key": "-----BEGIN OPENSSH PRIVATE KEY-----\n",
         "etc/machine-id": f"{'1' * 32}\n",
+        **more,
     }
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o755 if "bin/" in name else 0o644)
-    for unit in ("kubelet", "line"):
-        wanted = root / f"etc/systemd/system/multi-user.target.wants/{unit}.service"
-        wanted.parent.mkdir(exist_ok=True)
-        wanted.symlink_to(f"../{unit}.service")
+        if path.parent == root / "etc/systemd/system":
+            wanted = path.parent / "multi-user.target.wants" / path.name
+            wanted.parent.mkdir(exist_ok=True)
+            wanted.symlink_to(f"../{path.name}")
 
 
 def _podman(*words: str) -> None:

@@ -331,11 +331,12 @@ def api_server(
     etcd_flags: Sequence[str] = ("--unsafe-no-fsync",),
     command: Callable[[Sequence[str]], Sequence[str]] = list,
     foreign: bool = False,
+    names: Sequence[str] = (),
 ) -> Iterator[Server]:
     """etcd and kube-apiserver, with further flags, ready and with the fleet's RBAC, until the block ends.
 
     `foreign`: as others would build it, with nothing of the fleet: no static policies, no roles, no namespace.
-    `command` gives what is run in the place of the server's words.
+    `command` gives what is run in the place of the server's words; `names` are other addresses that it is reached by.
     Raises FileNotFoundError without the binaries and TimeoutError when they do not start.
     """
     place = binaries()
@@ -346,7 +347,7 @@ def api_server(
     pki = directory / "pki"
     pki.mkdir()
     authority = Authority(pki)
-    certificate, key = authority.issue("kube-apiserver", server=True)
+    certificate, key = authority.issue("kube-apiserver", server=True, names=names)
     etcd_url = f"http://127.0.0.1:{client_port}"
     peer_url = f"http://127.0.0.1:{peer_port}"
     etcd = [

@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
@@ -23,7 +24,7 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "muster-test")])
         constraints = x509.BasicConstraints(ca=True, path_length=0)
-        certificate = self._builder(self._name, self._key).add_extension(constraints, critical=True)
+        certificate = self._builder(self._name, self._key.public_key()).add_extension(constraints, critical=True)
         self._write("ca", certificate, self._key)
 
     def issue(
@@ -45,22 +46,31 @@ class Authority:
         attributes += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH] if server or peer else []
         usages += [] if server else [ExtendedKeyUsageOID.CLIENT_AUTH]
-        builder = self._builder(x509.Name(attributes), key, dt.timedelta(hours=-1) if ended else dt.timedelta(days=1))
+        builder = self._builder(
+            x509.Name(attributes), key.public_key(), dt.timedelta(hours=-1) if ended else dt.timedelta(days=1)
+        )
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         if server or peer:
             found = [_general_name(name) for name in (peer or "127.0.0.1", *names)]
             builder = builder.add_extension(x509.SubjectAlternativeName(found), critical=False)
         return self._write(secrets.token_hex(8), builder, key)
 
+    def sign(self, request: bytes) -> bytes:
+        """The certificate of a client who made this request, as controller-manager signs it; both PEM."""
+        asked = x509.load_pem_x509_csr(request)
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+        builder = self._builder(asked.subject, asked.public_key()).add_extension(usage, critical=False)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
     def _builder(
-        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, valid: dt.timedelta = dt.timedelta(days=1)
+        self, name: x509.Name, key: CertificatePublicKeyTypes, valid: dt.timedelta = dt.timedelta(days=1)
     ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(self._name)
-            .public_key(key.public_key())
+            .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now + min(valid, dt.timedelta()) - dt.timedelta(minutes=5))
             .not_valid_after(now + valid)

@@ -31,7 +31,8 @@ _SECRETS = (
     "etc/muster/enrol",
     "root/.ssh/id_*",
 )
-# Of this machine alone: certificates, runs and their count, what cloud-init has done, logs, seeds.
+# Of this machine alone: certificates, runs and their count, what cloud-init has done, logs, seeds. Where a folder's
+# contents are named, the folder stays: journald keeps nothing, and dhclient no lease, where theirs is not.
 _STATE = (
     "var/lib/kubelet/pki",
     "var/lib/muster-enrol",
@@ -41,8 +42,8 @@ _STATE = (
     "var/lib/systemd/random-seed",
     # The host's key of systemd-creds: binary, so the search below does not know it.
     "var/lib/systemd/credential.secret",
-    "var/lib/dhcp",
-    "var/log/journal",
+    "var/lib/dhcp/*",
+    "var/log/journal/*",
     "root/.bash_history",
 )
 # Both parts of the pair are in one file; role kube_apiserver lets nodes read what kube-proxy does.
@@ -55,12 +56,16 @@ _SEARCHED = ("boot", "etc", "root", "home", "srv", "var/lib", "usr/local/etc")
 _NOT_SEARCHED = "var/lib/containerd"
 _MOST_BYTES = 1 << 20
 _KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|client-key-data: *\S|[a-z0-9-]:[a-z0-9]{6}\.[a-z0-9]{16}\s")
+# Where user-data is written, and host keys: the second name is that of newer versions.
+_CLOUD_INIT_UNITS = "cloud-init.service cloud-init-network.service"
 _UNITS = {
-    "muster-host-keys.service": """\
+    "muster-host-keys.service": f"""\
 [Unit]
 Description=Make the SSH host keys of this machine
+After={_CLOUD_INIT_UNITS}
 Before=ssh.service sshd.service muster-enrol.service
-ConditionPathExists=!/etc/ssh/ssh_host_ed25519_key
+# A power cut may have left an empty one.
+ConditionFileNotEmpty=!/etc/ssh/ssh_host_ed25519_key
 
 [Service]
 Type=oneshot
@@ -69,21 +74,21 @@ ExecStart=/usr/bin/ssh-keygen -A
 [Install]
 WantedBy=multi-user.target
 """,
-    "muster-enrol.service": """\
+    "muster-enrol.service": f"""\
 [Unit]
 Description=Say who this machine is, and wait until it is let in as a node
 ConditionPathExists=!/var/lib/muster-enrol/enrolled
 Wants=network-online.target
-After=network-online.target muster-host-keys.service cloud-init.service
+After=network-online.target muster-host-keys.service {_CLOUD_INIT_UNITS}
+OnSuccess=muster-enrolled.service
 StartLimitIntervalSec=0
 
 [Service]
 # Not a oneshot: the boot does not wait for a person.
 Type=exec
+# The key with which it says who it is outlives a power cut.
+ExecStartPre=/usr/bin/sync
 ExecStart=/usr/local/bin/gpu-burnin enrol
-# What waited for the node's name begins, by the units as they are now.
-ExecStopPost=/bin/sh -c 'test "$SERVICE_RESULT" != success || systemctl daemon-reload'
-ExecStopPost=/bin/sh -c 'test "$SERVICE_RESULT" != success || systemctl --no-block start multi-user.target'
 Restart=on-failure
 RestartSec=60
 StandardOutput=journal+console
@@ -91,6 +96,19 @@ StandardError=journal+console
 
 [Install]
 WantedBy=multi-user.target
+""",
+    # A service of its own, since to read all units again fails where that takes long: it is tried until it succeeds.
+    "muster-enrolled.service": """\
+[Unit]
+Description=Begin what waited for the name of this machine, by the units as they are now
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/systemctl daemon-reload
+ExecStart=/usr/bin/systemctl --no-block start multi-user.target
+Restart=on-failure
+RestartSec=5
 """,
 }
 # Without it cloud-init makes new host keys whenever its data source changes or is gone, as after the token's disk was
@@ -192,7 +210,8 @@ def _units(root: Path) -> None:
     (root / _WANTED).mkdir(parents=True, exist_ok=True)
     for name, text in _UNITS.items():
         write_atomic(root / _SYSTEMD / name, text.encode(), mode=0o644)
-        replace_symlink(root / _WANTED / name, f"../{name}")
+        if "[Install]" in text:
+            replace_symlink(root / _WANTED / name, f"../{name}")
     for name in _WAITING:
         folder = root / _SYSTEMD / f"{name}.service.d"
         folder.mkdir(mode=0o755, exist_ok=True)

@@ -42,6 +42,7 @@ FILES = {
     "var/lib/cloud/instance/user-data.txt": f"content: {NODE}:abcdef.0123456789abcdef\n",
     "var/lib/muster-enrol/kubelet.key": "-----BEGIN PRIVATE KEY-----\n",
     "var/lib/containerd/layer/test.key": "-----BEGIN PRIVATE KEY-----\n",
+    "var/lib/dhcp/dhclient.eth0.leases": "lease {}",
     "var/log/journal/x/system.journal": "x",
 }
 
@@ -65,7 +66,9 @@ def test_no_secret_is_left_and_nothing_of_this_machine(root: Path) -> None:
     assert "etc/ssh/ssh_host_ed25519_key" in found.removed
     assert (root / "etc/machine-id").read_text() == ""
     assert list((root / "var/lib/gpu-burnin").iterdir()) == []
-    assert not (root / "var/lib/cloud").exists() and not (root / "var/log/journal").exists()
+    assert not (root / "var/lib/cloud").exists()
+    # Without its folder journald would keep nothing, and dhclient could not write its lease.
+    assert [list((root / name).iterdir()) for name in ("var/log/journal", "var/lib/dhcp")] == [[], []]
     # By it the controller logs in, and the API servers are known.
     assert (root / "root/.ssh/authorized_keys").exists() and (root / "etc/kubernetes/pki/ca.crt").exists()
     assert found.files == (
@@ -100,10 +103,10 @@ def test_it_is_the_same_a_second_time(root: Path) -> None:
     assert set(second.removed) <= {"etc/kubernetes/pki/kube-proxy.crt", "etc/kubernetes/pki/kube-proxy.key"}
 
 
-def test_a_log_folder_that_is_a_disk_of_its_own_is_emptied(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "is_mount", lambda path: path == root / "var/log/journal")
+def test_a_state_folder_that_is_a_disk_of_its_own_is_emptied(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == root / "var/lib/cloud")
     found = seal(root, NODE, ADDRESS, RANGE)
-    assert "var/log/journal" in found.removed and list((root / "var/log/journal").iterdir()) == []
+    assert "var/lib/cloud" in found.removed and list((root / "var/lib/cloud").iterdir()) == []
 
 
 def test_what_would_write_again_is_stopped_where_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +156,34 @@ def test_what_needs_the_nodes_name_waits_and_the_first_boot_does_not(root: Path)
         text = (units / f"{name}.service.d/20-enrolled.conf").read_text()
         assert "ConditionPathExists=/var/lib/muster-enrol/enrolled\n" in text
     assert "ConditionPathExists=!/var/lib/muster-enrol/enrolled\n" in (units / "muster-enrol.service").read_text()
+
+
+@pytest.mark.parametrize("name", ["cloud-init", "cloud-init-network"])
+def test_host_keys_and_enrolment_come_after_what_cloud_init_writes(root: Path, name: str) -> None:
+    """By its unit of each version, or none of its keys would be the one that is approved."""
+    seal(root, NODE, ADDRESS, RANGE)
+    for unit in ("muster-host-keys", "muster-enrol"):
+        text = (root / f"etc/systemd/system/{unit}.service").read_text()
+        [after] = [line for line in text.splitlines() if line.startswith("After=")]
+        assert f"{name}.service" in after.partition("=")[2].split()
+
+
+def test_what_waited_begins_by_a_service_that_is_tried_again(root: Path) -> None:
+    seal(root, NODE, ADDRESS, RANGE)
+    units = root / "etc/systemd/system"
+    assert "OnSuccess=muster-enrolled.service\n" in (units / "muster-enrol.service").read_text()
+    text = (units / "muster-enrolled.service").read_text()
+    assert "Type=oneshot\n" in text and "Restart=on-failure\n" in text and "StartLimitIntervalSec=0\n" in text
+    # It begins with the enrolment, and not with each boot.
+    assert not (units / "multi-user.target.wants/muster-enrolled.service").is_symlink()
+
+
+def test_a_power_cut_costs_no_host_key(root: Path) -> None:
+    seal(root, NODE, ADDRESS, RANGE)
+    units = root / "etc/systemd/system"
+    text = (units / "muster-enrol.service").read_text()
+    assert "ExecStartPre=/usr/bin/sync\nExecStart=/usr/local/bin/gpu-burnin enrol\n" in text
+    assert "ConditionFileNotEmpty=!/etc/ssh/ssh_host_ed25519_key\n" in (units / "muster-host-keys.service").read_text()
 
 
 def test_kube_proxy_has_the_certificate_of_the_node(root: Path) -> None:
