@@ -35,7 +35,8 @@ class NotAsked(GpuBurninError):
 
 @dataclass(frozen=True)
 class Gate:
-    """What an API server did and said. `loaded` is "" when it has no policies; hashes begin with sha256:.
+    """What an API server did and said. `loaded` is "" when it has no policies; hashes begin with sha256:. `expected` is
+    "" where the policies could not be compared, of a gate that does not refuse.
 
     `webhooks`: of each plugin that should have webhooks, or has some, whether they are those that were installed.
     """
@@ -59,7 +60,21 @@ class Gate:
 def probe(api: KubeApi, policies: Path) -> Gate:
     """Ask it. `policies` is the folder of role node_admission on this host. Raises NotAsked."""
     try:
-        refused, loaded = _refused(api), _loaded(api.text("/metrics", "read its metrics"))
+        refused = _refused(api)
+    except (ApiError, Conflict) as error:
+        raise NotAsked(str(error)) from error
+    try:
+        return _compared(api, policies, refused=refused)
+    except NotAsked:
+        # A gate that is open is so whatever its policies are.
+        if not refused:
+            return Gate(False, "", "")
+        raise
+
+
+def _compared(api: KubeApi, policies: Path, *, refused: bool) -> Gate:
+    try:
+        loaded = _loaded(api.text("/metrics", "read its metrics"))
     except (ApiError, Conflict) as error:
         raise NotAsked(str(error)) from error
     wanted = expected_webhooks(policies)

@@ -55,7 +55,7 @@ class Gate:
     `refused`: whether a Node that nobody admitted was refused; `changed`: of how many objects there is less or other
     than was written. None where that could not be asked. `authority_ends_s`: until when the API server believes the
     webhook, in seconds since 1970; None where none is. `tainted`: whether a GPU Node that brings no taint got it from
-    the webhook; None where none is to add it, or that could not be asked.
+    the webhook; None where none is to add it, or that could not be asked, as `untold` says: it is not of the gate.
     """
 
     wrong: tuple[str, ...]
@@ -64,6 +64,7 @@ class Gate:
     changed: int | None = None
     authority_ends_s: float | None = None
     tainted: bool | None = None
+    untold: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -96,8 +97,9 @@ def ending(gate: Gate, now_s: float) -> str:
 
 
 def away(gate: Gate) -> str:
-    """That the gate holds and the webhook adds no taint, so that nobody joins; "" where it is not so. Pure."""
-    if gate.tainted is not False or not gate.refused:
+    """That the webhook adds no taint and the gate is not known to be open, so that nobody joins; "" where it is not so.
+    Pure."""
+    if gate.tainted is not False or gate.refused is False:
         return ""
     return (
         f"the webhook {WEBHOOK} adds no taint, so no GPU Node joins that brings none itself, and no kubelet of before "
@@ -174,14 +176,18 @@ def look(api: KubeApi, wanted: Wanted) -> Gate:
         refused = refuses(api, enforcing=wanted.enforcing)
     except (ApiError, Conflict) as error:
         unknown.append(str(error))
+    tainted, untold = None, ""
+    if wanted.labels:
+        # Whatever comes of this question, it hides no answer to the one before.
+        try:
+            made = _dry_run(api, wanted.labels)
+            tainted = made is not None and _has_taint(made)
+            refused = False if made is not None and not tainted else refused
+        except (ApiError, Conflict) as error:
+            untold = f"whether the webhook {WEBHOOK} adds the taint is not known: {error}"
     if refused is False:
         wrong.append("a Node that nobody admitted is not refused: the gate is open")
-    tainted = None
-    try:
-        tainted = taints(api, wanted.labels) if wanted.labels else None
-    except (ApiError, Conflict) as error:
-        unknown.append(str(error))
-    return Gate(tuple(wrong), tuple(unknown), refused, changed, ends_s, tainted)
+    return Gate(tuple(wrong), tuple(unknown), refused, changed, ends_s, tainted, untold)
 
 
 def read_wanted(folder: Path) -> Wanted:
@@ -199,7 +205,7 @@ def once(api: KubeApi, folder: Path, say: Callable[[str], None], clock: Callable
     """One look. What is wrong, or will be, is said, and written as an event of the namespace."""
     gate = look(api, read_wanted(folder))
     blocked, soon = away(gate), ending(gate, clock())
-    for sentence in filter(None, (*gate.wrong, *gate.unknown, blocked, soon)):
+    for sentence in filter(None, (*gate.wrong, *gate.unknown, gate.untold, blocked, soon)):
         say(sentence)
     # One event, so of more than one the worst.
     told = [(GATE_OPEN, "; ".join(gate.wrong)[:1000]), (WEBHOOK_AWAY, blocked), (AUTHORITY_ENDS, soon)]
@@ -262,8 +268,12 @@ def refuses(api: KubeApi, *, enforcing: bool) -> bool:
 
 def taints(api: KubeApi, labels: Mapping[str, str]) -> bool:
     """Whether a GPU Node with these labels and no taint gets it on its way in; the gate refuses it without."""
-    made = _dry_run(api, labels) or {}
-    return any(str(one.get("key")).endswith("/preflight") for one in (made.get("spec") or {}).get("taints") or ())
+    made = _dry_run(api, labels)
+    return made is not None and _has_taint(made)
+
+
+def _has_taint(node: Object) -> bool:
+    return any(str(one.get("key")).endswith("/preflight") for one in (node.get("spec") or {}).get("taints") or ())
 
 
 def _dry_run(api: KubeApi, labels: Mapping[str, str]) -> Object | None:

@@ -33,7 +33,11 @@ def _gate(gate: Gate | None, state: State) -> Iterator[Family]:
             "Hash of the policies that the API server has loaded.",
             ({"hash": gate.loaded}, 1 if gate.loaded else None),
         )
-        yield _gauge("gate_policy_expected", "Hash of the policies that were installed.", ({"hash": gate.expected}, 1))
+        yield _gauge(
+            "gate_policy_expected",
+            "Hash of the policies that were installed.",
+            ({"hash": gate.expected}, 1 if gate.expected else None),
+        )
         yield _gauge(
             "gate_webhooks_right",
             "1 when the webhooks that a plugin has loaded are those that were installed.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.gate_probe import numbers, state
@@ -14,6 +15,7 @@ from gpu_burnin.admission.gate_probe.jobs import Jobs, look
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.system.files import write_atomic
 
+_T = TypeVar("_T")
 # A second may have a hundred: the log itself has all.
 _MOST_TOLD = 20
 # One answer, or none: the next look comes in a minute. With a member of etcd that is away, one answer in three of
@@ -39,19 +41,11 @@ class Place:
 def once(place: Place, say: Callable[[str], None], now_s: float) -> int:
     """Exit code: 0 the gate is in force, 1 it is not, 3 it could not be asked. Raises GpuBurninError (its files)."""
     kept, problems = _count(place, state.read(place.state_dir), say, now_s)
-    gate: Gate | None = None
-    renewed: Mapping[str, float] = {}
-    jobs: Jobs | None = None
-    try:
-        api = KubeApi(place.kubeconfig, retries=0, timeout_s=_TIMEOUT_S)
-        renewed = leases(api)
-        gate = probe(api, place.policies)
-        kept = replace(kept, gate_checked_s=now_s)
-        # Last: who cannot read the queues knows whether the gate holds all the same.
-        jobs = look(api, place.etc) if expected_webhooks(place.policies) else None
-    except (NotAsked, ApiError) as error:
-        problems += 1
-        say(str(error))
+    unasked: list[str] = []
+    gate, renewed, jobs = _ask(place, unasked)
+    kept = kept if gate is None else replace(kept, gate_checked_s=now_s)
+    for sentence in dict.fromkeys(unasked):
+        say(sentence)
     try:
         state.write(place.state_dir, kept)
         if place.metrics is not None:
@@ -69,7 +63,28 @@ def once(place: Place, say: Callable[[str], None], now_s: float) -> int:
             f"that were installed in {place.policies}; see what changed there, then run site.yml for this host"
         )
         return EXIT_FAIL
-    return EXIT_INCONCLUSIVE if problems else EXIT_PASS
+    return EXIT_INCONCLUSIVE if problems or unasked else EXIT_PASS
+
+
+def _ask(place: Place, unasked: list[str]) -> tuple[Gate | None, Mapping[str, float], Jobs | None]:
+    """Gate, Leases and jobs: what one question does not answer hides no answer to another one."""
+    api = _answer(lambda: KubeApi(place.kubeconfig, retries=0, timeout_s=_TIMEOUT_S), unasked)
+    if api is None:
+        return None, {}, None
+    gate = _answer(lambda: probe(api, place.policies), unasked)
+    renewed = _answer(lambda: leases(api), unasked) or {}
+    if gate is None or not _answer(lambda: expected_webhooks(place.policies), unasked):
+        return gate, renewed, None
+    return gate, renewed, _answer(lambda: look(api, place.etc), unasked)
+
+
+def _answer(question: Callable[[], _T], unasked: list[str]) -> _T | None:
+    """What it answers; None where it cannot be asked, and why is in `unasked` then."""
+    try:
+        return question()
+    except (NotAsked, ApiError) as error:
+        unasked.append(str(error))
+        return None
 
 
 def _count(place: Place, before: state.State, say: Callable[[str], None], now_s: float) -> tuple[state.State, int]:

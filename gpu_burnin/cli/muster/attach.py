@@ -194,7 +194,8 @@ def approve(
 ) -> None:
     """Believe the key with which a node's agent signs: the one of this FINGERPRINT (SHA256:...), or that FILE has.
 
-    With neither it is trusted on first use, which the ledger says. Exit code 1 when one was not approved.
+    With neither it is trusted on first use, which the ledger says. Exit code 1 when one was not approved, or another
+    command has approved the same machine meanwhile.
     """
     from gpu_burnin.admission.client import Conflict
     from gpu_burnin.api.enrolment import Decision
@@ -202,6 +203,7 @@ def approve(
     from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
     from gpu_burnin.fleet.attach import approve as approving
     from gpu_burnin.fleet.attach import expected
+    from gpu_burnin.fleet.attach.ledger import Ledger
     from gpu_burnin.system.clock import rfc3339
 
     marks = {node: mark for node, _, mark in (text.partition("=") for text in names)}
@@ -217,7 +219,7 @@ def approve(
     wanted = marks or {one.name: "" for one in approving.claims(api, keys) if approving.due(one, of_file)}
     failed = []
     with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
-        ledger = approving.read_ledger(provisioner(), keys) if wanted else {}
+        ledger = Ledger(provisioner, keys)
         for name, mark in wanted.items():
             compare = of_file or (expected.of_fingerprint(mark) if mark else expected.first_use)
             decision = Decision(True, _who(api), reason, rfc3339(datetime.now(UTC)))
@@ -241,10 +243,18 @@ def approve(
                 click.echo(str(error), err=True)
             else:
                 click.echo(f"{name}  approved  {claim.fingerprint}")
+        try:
+            doubles = ledger.doubles()
+        except GpuBurninError as error:
+            doubles = [f"nobody knows whether another command has approved the same machines: {error}"]
+    for sentence in doubles:
+        click.echo(sentence, err=True)
     if not wanted:
         click.echo("no machine waits for approval; `muster attach nodes` lists those that have come")
     if failed:
         raise GpuBurninError(f"not approved: {', '.join(failed)}", EXIT_FAIL)
+    if doubles:
+        raise GpuBurninError("approved, and in doubt: see above", EXIT_FAIL)
 
 
 @attach.command("forget", short_help="Have an agent say anew who it is; or remove gone nodes.")

@@ -29,8 +29,9 @@ from gpu_burnin.api.enrolment import (
     parse_enrolment,
 )
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
-from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document, parse
+from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Compare, Expected, Trust, first_use
+from gpu_burnin.fleet.attach.ledger import Ledger, read_ledger
 from gpu_burnin.fleet.image.enrolments import decide
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import write_atomic
@@ -89,14 +90,14 @@ def approve(
     decision: Decision,
     level: str,
     *,
-    ledger: dict[str, NodeAdmission],
+    ledger: Ledger,
     compare: Compare = first_use,
     allow_simulated: bool = False,
     again: bool = False,
 ) -> Claim:
     """Let a machine be this node. `api` is the provisioner's. `compare` says how its key came to be believed, which
-    the decision and the ledger tell. `again`: its Node or key is another one than before. `ledger` is read_ledger's,
-    once for all nodes of a command: what becomes of this node stands in it afterwards.
+    the decision and the ledger tell. `again`: its Node or key is another one than before. `ledger` is one for all nodes
+    of a command, whose doubles() are to be looked at when all are approved.
 
     Raises EnrolmentError for what is in doubt, and ApiError. The ledger first: a run that is cut is only begun.
     """
@@ -105,10 +106,8 @@ def approve(
         raise EnrolmentError(f"{node}: its agent has not come yet; see that the pod of muster-node runs there")
     enrolment = parse_enrolment(found)
     claim = claim_of(enrolment)
-    ledger.pop(node, None)
-    ledger |= read_ledger(api, names, fieldSelector=f"metadata.name={node}")
-    there = api.node(node)
-    if doubts := doubts_of(enrolment, claim, there, ledger, again=again):
+    entries, there = ledger.current(node), api.node(node)
+    if doubts := doubts_of(enrolment, claim, there, entries, again=again):
         raise EnrolmentError(" | ".join(doubts))
     trust = compare(claim)
     if trust.doubt:
@@ -120,14 +119,16 @@ def approve(
         node_uid=str((there or {}).get("metadata", {}).get("uid", "")),
         trust=trust.how,
     )
-    old = ledger.get(node)
+    old = entries.get(node)
     if old is None:
-        ledger[node] = NodeAdmission(node, Spec(identity=identity, evidence=Proof(level=level)))
-        api.create(admissions_path(names), document(ledger[node], names), f"create the NodeAdmission of {node}")
+        new = NodeAdmission(node, Spec(identity=identity, evidence=Proof(level=level)))
+        made = document(new, names)
+        ledger.write(new, lambda: api.create(admissions_path(names), made, f"create the NodeAdmission of {node}"))
     elif old.spec.identity != (changed := with_known(identity, old.spec.identity)):
-        ledger[node] = replace(old, spec=replace(old.spec, identity=changed))
+        new = replace(old, spec=replace(old.spec, identity=changed))
         change = {"spec": {"identity": to_json(changed)}}
-        api.merge(admissions_path(names, node), change, f"write the NodeAdmission of {node}")
+        path = admissions_path(names, node)
+        ledger.write(new, lambda: api.merge(path, change, f"write the NodeAdmission of {node}"))
     if decided_anew(enrolment.spec.decision, trust, old.spec.identity if old else None):
         decide(api, names, enrolment, replace(decision, why=f"{decision.why}: {trust.why}"))
     return claim
@@ -140,12 +141,6 @@ def decided_anew(before: Decision | None, trust: Trust, old: Identity | None) ->
         return True
     nothing_new = trust.why == Trust().why or trust.why in before.why
     return not nothing_new and (trust.how == COMPARED or old is None or old.trust != COMPARED)
-
-
-def read_ledger(api: KubeApi, names: Names, **selectors: str) -> dict[str, NodeAdmission]:
-    """The ledger by node; all of it is much (6 KiB a node), so a command reads it once. Raises ApiError."""
-    entries = map(parse, api.items(admissions_path(names), "list the NodeAdmissions", **selectors))
-    return {entry.name: entry for entry in entries}
 
 
 def with_known(new: Identity, old: Identity) -> Identity:
@@ -234,9 +229,8 @@ def provisioner(
 
         def current() -> KubeApi:
             nonlocal present, made_s
-            if clock() - made_s > _TOKEN_S / 2:
-                made_s = clock()
-                present = made()
+            if (asked_s := clock()) - made_s > _TOKEN_S / 2:
+                present, made_s = made(), asked_s
             return present
 
         yield current

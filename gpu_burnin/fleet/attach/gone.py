@@ -7,11 +7,12 @@ speaks of a fault stays, since the machine may come back.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpu_burnin.admission.client import Conflict, KubeApi, NotFound, admissions_path
-from gpu_burnin.api.enrolment import enrolments_path
+from gpu_burnin.admission.client import Conflict, KubeApi, NotFound, Object, admissions_path
+from gpu_burnin.api.enrolment import EnrolmentError, enrolments_path, parse_enrolment
 from gpu_burnin.api.fabric_proof import FabricOutcome
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.names import Names
@@ -28,26 +29,58 @@ _AT_WORK = (State.READY, State.EXPIRING)
 
 @dataclass(frozen=True)
 class Gone:
-    """A node of the ledger without Node, and since when; `stays` says why its record does, "" where it may go."""
+    """A node without Node, and since when; `stays` says why what is left of it does, "" where it may go.
+
+    `version`: of its record, "" without one. `rest`: paths and versions of its enrolment and heartbeat.
+    """
 
     name: str
     since: str
     stays: str
     version: str
+    rest: tuple[tuple[str, str], ...] = ()
 
 
 def gone(api: KubeApi, names: Names, now: datetime, least_s: float) -> list[Gone]:
-    """The nodes of the ledger that have no Node. Raises ApiError and RecordError.
+    """The nodes of the ledger that have no Node, and what a removal that was cut has left of others. Raises ApiError
+    and RecordError.
 
     The ledger is read first: of a Node that comes meanwhile the record changes, and is not removed.
     """
-    records = [parse(item) for item in api.items(admissions_path(names), "list the NodeAdmissions")]
+    records = {one.name: one for one in map(parse, api.items(admissions_path(names), "list the NodeAdmissions"))}
+    enrolments = _by_name(api, enrolments_path(names), "list the NodeEnrolments")
+    heartbeats = _by_name(api, heartbeats_path(names), "list the AgentHeartbeats")
     there = api.nodes()
-    found = (one for one in records if one.name not in there)
-    return [
-        Gone(one.name, one.status.since, why_it_stays(one, now, least_s), one.version)
-        for one in sorted(found, key=lambda one: one.name)
+
+    def rest(name: str) -> tuple[tuple[str, str], ...]:
+        of = (
+            (enrolments_path(names, name), enrolments.get(name)),
+            (heartbeats_path(names, name), heartbeats.get(name)),
+        )
+        return tuple((path, str(one["metadata"].get("resourceVersion", ""))) for path, one in of if one is not None)
+
+    approved = {name for name, one in enrolments.items() if _approved(one)}
+    cut = (approved | heartbeats.keys() - enrolments.keys()) - records.keys()
+    found = [
+        Gone(name, one.status.since, why_it_stays(one, now, least_s), one.version, rest(name))
+        for name, one in records.items()
+        if name not in there
     ]
+    found += [Gone(name, "", "", "", rest(name)) for name in cut if name not in there]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _by_name(api: KubeApi, path: str, what: str) -> dict[str, Object]:
+    return {str(one["metadata"]["name"]): one for one in api.items(path, what)}
+
+
+def _approved(enrolment: Object) -> bool:
+    """Whether a person let it in; one that waits or was refused is no rest of a removal."""
+    try:
+        decision = parse_enrolment(enrolment).spec.decision
+    except EnrolmentError:
+        return False
+    return decision is not None and decision.approved
 
 
 def why_it_stays(record: NodeAdmission, now: datetime, least_s: float) -> str:
@@ -96,25 +129,25 @@ def fault_of(record: NodeAdmission) -> str:
 
 
 def remove(api: KubeApi, names: Names, found: Gone) -> str:
-    """Remove a record with heartbeat and enrolment; why it was not, "" when it was. `api` is the provisioner's.
+    """Remove a record with enrolment and heartbeat; why it was not, "" when it was. `api` is the provisioner's.
 
-    The record goes last, and only as it was read: a run that is cut begins anew. Raises ApiError.
+    The record goes first, and each only as it was read: a machine that comes back meanwhile keeps all that it has. What
+    a run that is cut has left is found by the next one. Raises ApiError.
     """
     if api.node(found.name) is not None:
         return "its Node has come back"
-    for path in (enrolments_path(names, found.name), heartbeats_path(names, found.name)):
-        try:
-            api.delete(path, f"remove what is left of {found.name}")
-        except NotFound:
-            continue
+    what = f"remove what is left of {found.name}"
     try:
-        api.delete(
-            admissions_path(names, found.name), f"remove the NodeAdmission of {found.name}", version=found.version
-        )
+        if found.version:
+            api.delete(admissions_path(names, found.name), what, version=found.version)
     except NotFound:
-        return ""
+        pass
     except Conflict:
         return "it has changed meanwhile"
+    for path, version in found.rest:
+        # One that has changed is of a machine that says anew who it is.
+        with suppress(NotFound, Conflict):
+            api.delete(path, what, version=version)
     return ""
 
 

@@ -3,7 +3,7 @@
 A turn is a file of a node: at which feed it stands, whose process it is, and when its waves are over at the latest.
 It counts while that process runs; that for a shard on a worker, while the note exists that it may run there, and where
 somebody has removed the note, as long again as waves may last. Shards on workers have one less than a feed bears, and
-those that wait for one another keep no node of this machine waiting.
+those that wait keep no node of this machine waiting.
 That of a process which was killed counts until its waves are over, since the node swings on without it; so does one of
 another machine, of which nobody here can tell.
 """
@@ -88,13 +88,17 @@ class Turns:
         with self._queue(feed, _QUEUE) as queue, self._queue(feed, _QUEUE_OF_NOTES if note else "") as behind:
             while True:
                 # The first in the queue looks at the turns; all others look whether it is gone, which costs nothing.
-                # Who waits for turns with notes is not in the queue of all, in which nodes of this machine are.
+                # Who waits for a turn with a note is in the queue of all only while there is room: nodes of this
+                # machine do not wait behind it.
                 ahead = ahead or _locked(behind)
-                busy = self._noted(feed, node) if ahead and note and not first else ""
+                busy = self._noted(feed, node) if ahead and note else ""
                 first = first or (ahead and not busy and _locked(queue))
                 busy = self._try(node, feed, waves_s, note) if first else busy
                 if first and not busy:
                     return ""
+                if first and note:
+                    fcntl.flock(queue, fcntl.LOCK_UN)
+                    first = False
                 late = self.monotonic_s() >= until_s
                 if late or not told:
                     # Looked at without the lock, for a sentence alone: whoever takes a turn does so in _try, under it.
@@ -136,10 +140,11 @@ class Turns:
         return ""
 
     def _noted(self, feed: str, node: str) -> str:
-        """Who has all turns of a feed that shards on workers may have; "" where one is left."""
+        """Who has all turns of a feed, or all that shards on workers may have; "" where one is left."""
         with alone(self.directory):
             self._release_orphans()
-            return self._busy_of_notes(feed, [one for one in self.counted() if one.node != node])
+            others = [one for one in self.counted() if one.node != node]
+            return self._busy_of_notes(feed, others) or self._busy(feed, others)
 
     def _busy(self, feed: str, counted: Iterable[Turn]) -> str:
         """Who has all turns of a feed, in words; "" where one is left."""
@@ -224,17 +229,21 @@ class Turns:
 def end_of(directory: Path, note: Path, now: datetime, *, swings: bool) -> None:
     """End the turns of a shard of which nothing runs any more, before its note is removed. Raises GpuBurninError.
 
-    `swings`: its nodes may swing on, so that the turns count until waves that begin now are over.
+    `swings`: its nodes may swing on, so that the turns count until waves that begin now are over. Those that were
+    released while the note stands keep their end, since the shard had ended: nobody has granted waves since.
     """
     if not directory.exists():
         return
     with alone(directory):
         for path in sorted(directory.glob("*.json")):
             turn = documents.read(Turn, path, _UNKNOWN)
-            if turn.note == str(note) and swings:
-                documents.write(path, to_json(_released(turn, now)))
-            elif turn.note == str(note):
+            if turn.note != str(note):
+                continue
+            ended = turn.released and note.exists()
+            if not swings or (ended and parse_rfc3339(turn.until) <= now):
                 path.unlink()
+            elif not ended:
+                documents.write(path, to_json(_released(turn, now)))
 
 
 def _released(turn: Turn, now: datetime) -> Turn:

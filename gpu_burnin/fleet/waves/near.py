@@ -65,12 +65,16 @@ class Far:
 
 @dataclass(frozen=True)
 class Note:
-    """What may run on a worker. It is there before anything begins, and until all has ended."""
+    """What may run on a worker. It is there before anything begins, and until all has ended.
+
+    `swings`: nodes of it may swing their power on when it is ended, and their turns last until they do not.
+    """
 
     step: str
     run: str
     project: str
     place: Place
+    swings: bool = True
     schema: str = SCHEMA
 
 
@@ -155,11 +159,8 @@ def left_by(roll: Path, steps: Sequence[str] | None = None) -> list[Path]:
     return [path for path in found if steps is None or documents.read(Note, path, _UNKNOWN).step in steps]
 
 
-def end(path: Path, *, swings: bool = True) -> None:
-    """End what a note says, and remove the note. Raises GpuBurninError where it may still run.
-
-    `swings`: nodes of it may swing their power on, and their turns last until they do not.
-    """
+def end(path: Path) -> None:
+    """End what a note says, and remove the note. Raises GpuBurninError where it may still run."""
     note = documents.read(Note, path, _UNKNOWN)
     try:
         places.ask(note.place, note.project, "end", note.run)
@@ -168,7 +169,7 @@ def end(path: Path, *, swings: bool = True) -> None:
             f"{note.step} may still run on {note.place.name}, so it does not run elsewhere: {error}; call this again "
             f"when that machine answers, or remove {path} when it is off for good"
         ) from error
-    _release(path, swings=swings)
+    _release(path, swings=note.swings)
 
 
 def _granted(folder: Path, note: Path, asked: Swings) -> Limits:
@@ -190,13 +191,15 @@ def _end_after(folder: Path, note: Path, *, swings: bool) -> str:
     Its turns have an end from now on even where the worker does not answer: nobody grants waves there any more.
     """
     try:
-        end(note, swings=swings)
+        # Whoever ends it, this process or a later one, knows that no node swings on.
+        documents.write(note, to_json(replace(documents.read(Note, note, _UNKNOWN), swings=swings)))
+        end(note)
     except GpuBurninError:
         try:
             end_of(_feeds_of(note), note, datetime.now(UTC), swings=True)
         except GpuBurninError as error:
             return str(error)
-        return end_patiently(folder, swings=swings)
+        return end_patiently(folder)
     return ""
 
 
@@ -210,15 +213,13 @@ def _feeds_of(note: Path) -> Path:
     return note.parents[2] / _FEEDS
 
 
-def end_patiently(
-    folder: Path, wait_s: float = _WAIT_S, pause: Callable[[float], None] = time.sleep, *, swings: bool = True
-) -> str:
+def end_patiently(folder: Path, wait_s: float = _WAIT_S, pause: Callable[[float], None] = time.sleep) -> str:
     """End what runs of a step left on workers; why it may still run there after `wait_s`, "" where all has ended."""
     until_s = time.monotonic() + wait_s
     for path in left_by(folder.parents[1], (folder.name,)):
         while path.exists():
             try:
-                end(path, swings=swings)
+                end(path)
             except GpuBurninError as error:
                 if time.monotonic() >= until_s:
                     return str(error)

@@ -171,6 +171,10 @@ class Cluster:
 
     def __init__(self, there: dict[str, Any], taint: dict[str, str] | None = None) -> None:
         self.there, self.events, self.taint = there, list[dict[str, Any]](), taint
+        # What keeps the first question of the gate from an answer, and that of the webhook.
+        self.silence: ApiError | None = None
+        self.others: ApiError | None = None
+        self.open = False
 
     def find(self, *_: object) -> dict[str, Any]:
         return self.there
@@ -179,9 +183,14 @@ class Cluster:
         if f"/events/{GATE_EVENT_NAME}" in path:
             self.events.append(document)
             return document
-        if self.taint is None or document["metadata"].get("labels") != GPU:
-            raise ApiError("muster-node-gate.attached refuses it", 403)
-        return {**document, "spec": {"taints": [self.taint]}}
+        of_gpus = document["metadata"].get("labels") == GPU
+        if refusal := (self.others if of_gpus else self.silence):
+            raise refusal
+        if of_gpus and self.taint is not None:
+            return {**document, "spec": {"taints": [self.taint]}}
+        if of_gpus and self.open:
+            return document
+        raise ApiError("muster-node-gate.attached refuses it", 403)
 
 
 GPU = {"example.com/gpu": "yes"}
@@ -201,6 +210,36 @@ def test_a_webhook_that_adds_no_taint_is_told_though_the_gate_holds(tmp_path: Pa
     # Where none is to add it, nothing is asked and nothing told.
     (tmp_path / GATE_KEY).write_text(json.dumps({"mode": "enforcing", "objects": [there]}))
     assert watch.look(said.append).tainted is None and len(cluster.events) == 1
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    there = webhook(make_authority(MADE, "muster-webhook").certificate)
+    (tmp_path / GATE_KEY).write_text(json.dumps({"labels": GPU, "mode": "enforcing", "objects": [there]}))
+    return Cluster(there)
+
+
+def test_a_webhook_that_cannot_be_asked_for_says_nothing_of_the_gate(cluster: Cluster, tmp_path: Path) -> None:
+    """A policy of others that denies such a Node would have made MusterGateNotChecked fire for good."""
+    cluster.others, said = ApiError("policy of-others denied request: no labels of GPUs", 403), list[str]()
+    watch = Watch(cluster, tmp_path, 60.0, MADE.timestamp)  # type: ignore[arg-type]
+    gate = watch.look(said.append)
+    assert (gate.exit_code, gate.unknown, gate.tainted, cluster.events) == (0, (), None, [])
+    [sentence, in_force] = said
+    assert "adds the taint is not known: policy of-others denied" in sentence and in_force == "the gate is in force"
+    page = watch.numbers().decode()
+    assert f"\nmuster_gate_checked_timestamp_seconds {MADE.timestamp():.0f}\n" in page
+    assert "\nmuster_gate_refused 1\n" in page and "\nmuster_gate_webhook_taints " not in page
+
+
+def test_a_gate_that_cannot_be_asked_hides_nothing_of_the_webhook(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.silence = ApiError("policy of-others denied request", 403)
+    gate = attached.look(cluster, attached.read_wanted(tmp_path))  # type: ignore[arg-type]
+    assert (gate.refused, gate.tainted) == (None, False) and "no GPU Node joins" in attached.away(gate)
+    # A GPU Node that comes in untainted: whatever else is not known, the gate is open.
+    cluster.open = True
+    gate = attached.look(cluster, attached.read_wanted(tmp_path))  # type: ignore[arg-type]
+    assert (gate.refused, gate.exit_code, attached.away(gate)) == (False, 1, "")
 
 
 def test_the_end_of_the_webhooks_authority_is_told_half_a_year_before(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
 from gpu_burnin.admission.gate_probe import numbers
+from gpu_burnin.admission.gate_probe import probe as module
 from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, probe
 from gpu_burnin.admission.gate_probe.state import State
 
@@ -21,12 +22,15 @@ def line(plugin: str, value: str) -> str:
     return f'{INFO}{{apiserver_id_hash="sha256:{"c" * 64}",hash="{value}",plugin="{plugin}"}} 1\n'
 
 
+RIGHT = line("ValidatingAdmissionPolicy", HASH)
+
+
 class Api:
     """An API server that answers the creation so."""
 
     server = "https://api-1:6443"
 
-    def __init__(self, answer: object, metrics: str) -> None:
+    def __init__(self, answer: object, metrics: str | Exception) -> None:
         self._answer, self._metrics = answer, metrics
 
     def apply(self, path: str, document: object, what: str) -> Any:
@@ -36,10 +40,15 @@ class Api:
         return self._answer
 
     def text(self, path: str, what: str) -> str:
+        if isinstance(self._metrics, Exception):
+            raise self._metrics
         return self._metrics
 
+    def find(self, path: str, what: str) -> Any:
+        raise ApiError("leases is forbidden by RBAC", 403)
 
-def ask_gate(folder: Path, answer: object, metrics: str = line("ValidatingAdmissionPolicy", HASH)) -> Gate:
+
+def ask_gate(folder: Path, answer: object, metrics: str | Exception = RIGHT) -> Gate:
     (folder / "policy.hash").write_text(f"{HASH}\n")
     return probe(cast(KubeApi, Api(answer, metrics)), folder)
 
@@ -89,6 +98,36 @@ def test_without_what_was_installed_nothing_is_compared(tmp_path: Path, content:
         (tmp_path / "policy.hash").write_text(content, encoding="latin-1")
     with pytest.raises(NotAsked, match=r"policy\.hash"):
         probe(cast(KubeApi, Api(ApiError(REFUSED, 403), "")), tmp_path)
+
+
+OPEN: dict[str, Any] = {"metadata": {"name": "muster-gate-probe"}}
+
+
+def test_an_open_gate_is_open_though_its_policies_cannot_be_compared(tmp_path: Path) -> None:
+    """A member of etcd that is away keeps /metrics from an answer in one look of three."""
+    gate = ask_gate(tmp_path, OPEN, ApiError("no answer"))
+    (tmp_path / "policy.hash").unlink()
+    assert gate == Gate(False, "", "") == probe(cast(KubeApi, Api(OPEN, "")), tmp_path)
+    page = numbers.text(gate, {}, State())
+    assert "\nmuster_gate_refused 0\n" in page and "\nmuster_gate_policy_expected{" not in page
+    with pytest.raises(NotAsked):
+        ask_gate(tmp_path, ApiError(REFUSED, 403), ApiError("no answer"))
+
+
+@pytest.mark.parametrize(("answer", "code", "refused"), [(ApiError(REFUSED, 403), 3, 1), (OPEN, 1, 0)])
+def test_leases_that_cannot_be_read_hide_no_gate(
+    answer: object, code: int, refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "policy.hash").write_text(f"{HASH}\n")
+    (tmp_path / "audit.log").touch()
+    api = Api(answer, RIGHT)
+    monkeypatch.setattr(module, "KubeApi", lambda *_, **__: api)
+    said, metrics = list[str](), tmp_path / "gate.prom"
+    place = module.Place(tmp_path / "none", tmp_path, tmp_path / "audit.log", tmp_path, metrics)
+    assert module.once(place, said.append, 7.0) == code
+    assert said[0] == "leases is forbidden by RBAC"
+    page = metrics.read_text()
+    assert f"\nmuster_gate_refused {refused}\n" in page and "\nmuster_gate_checked_timestamp_seconds 7\n" in page
 
 
 def test_numbers_of_no_answer_have_none_of_the_gate() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from gpu_burnin.admission.client import NotFound
+from gpu_burnin.admission.client import ApiError, KubeApi, NotFound
 from gpu_burnin.admission.kubeconfig import current_cluster
 from gpu_burnin.api.attached import ENROLLED_BY_AGENT
 from gpu_burnin.api.enrolment import Claim, Decision, Enrolment, EnrolmentError, EnrolmentSpec
 from gpu_burnin.api.names import Names
-from gpu_burnin.api.record import Identity, NodeAdmission, Spec
+from gpu_burnin.api.record import Identity, NodeAdmission, Spec, document
+from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach import approve as module
 from gpu_burnin.fleet.attach.approve import (
@@ -24,11 +28,12 @@ from gpu_burnin.fleet.attach.approve import (
     doubts_of,
     due,
     provisioner,
-    read_ledger,
     with_known,
     with_token,
 )
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Trust, of_file
+from gpu_burnin.fleet.attach.ledger import Ledger, doubles_of
+from tests.support.fake_api import FakeApi, refusing
 
 KEY, MACHINE = "ssh-ed25519 AAAA", "a" * 32
 CLAIM = Claim("gpu-1", ENROLLED_BY_AGENT, KEY, MACHINE, "b", "", "0" * 64)
@@ -147,6 +152,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.ledger, self.whole, self.tokens = dict[str, Any](), 0, 0
+        # The answer of a create or of a token is lost, before or after it was done.
+        self.lost = ""
 
     def items(self, _: str, __: str, **selectors: str) -> list[Any]:
         self.whole += not selectors
@@ -160,14 +167,28 @@ class Cluster:
         return {"metadata": {"uid": name}, "status": {"nodeInfo": {"machineID": name}}}
 
     def create(self, path: str, body: dict[str, Any], _: str) -> dict[str, Any]:
+        if self.lost == "before":
+            raise ApiError("no answer")
         if path.endswith("/token"):
             self.tokens += 1
             return {"status": {"token": f"t{self.tokens}"}}
         self.ledger[body["metadata"]["name"]] = body
+        if self.lost == "after":
+            raise ApiError("no answer")
         return body
 
 
-def test_many_nodes_take_one_reading_of_the_ledger_and_know_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+LetIn = Callable[[Ledger, str], Claim]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def let_in(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> LetIn:
+    """Approve a node, on first use; gpu-copy has the key of gpu-1."""
     keys = {"gpu-copy": "key of gpu-1"}
     monkeypatch.setattr(module, "parse_enrolment", lambda found: replace(ENROLMENT, name=found["metadata"]["name"]))
     monkeypatch.setattr(module, "decide", lambda *_: None)
@@ -176,17 +197,64 @@ def test_many_nodes_take_one_reading_of_the_ledger_and_know_of_each_other(monkey
         "claim_of",
         lambda of: replace(CLAIM, node=of.name, host_key=keys.get(of.name, f"key of {of.name}"), machine_id=of.name),
     )
-    cluster, names = Cluster(), Names()
-    ledger = read_ledger(cluster, names)  # type: ignore[arg-type]
+    return lambda ledger, name: approve(cluster, Names(), name, BY_HAND, "quick", ledger=ledger)  # type: ignore[arg-type]
 
-    def let_in(name: str) -> Claim:
-        return approve(cluster, names, name, BY_HAND, "quick", ledger=ledger)  # type: ignore[arg-type]
 
+def ledger_of(cluster: Cluster, now_s: Callable[[], float] = lambda: 0.0) -> Ledger:
+    return Ledger(lambda: cluster, Names(), now_s)  # type: ignore[arg-type, return-value]
+
+
+def test_many_nodes_take_one_reading_of_the_ledger_and_know_of_each_other(cluster: Cluster, let_in: LetIn) -> None:
+    ledger = ledger_of(cluster)
     for name in ("gpu-1", "gpu-2", "gpu-3", "gpu-1"):
-        assert let_in(name).node == name
+        assert let_in(ledger, name).node == name
     assert (sorted(cluster.ledger), cluster.whole) == (["gpu-1", "gpu-2", "gpu-3"], 1)
     with pytest.raises(GpuBurninError, match="its key is that of gpu-1"):
-        let_in("gpu-copy")
+        let_in(ledger, "gpu-copy")
+    assert ledger.doubles() == [] and cluster.whole == 2
+    assert ledger_of(cluster).doubles() == [] and cluster.whole == 2, "who has written nothing reads nothing"
+
+
+def test_what_another_command_lets_in_meanwhile_is_known_soon_and_named_at_the_end(
+    cluster: Cluster, let_in: LetIn
+) -> None:
+    now_s = [0.0]
+    ours, others = ledger_of(cluster, lambda: now_s[0]), ledger_of(cluster)
+    let_in(ours, "gpu-2")
+    let_in(others, "gpu-1")
+    now_s[0] = 31.0
+    with pytest.raises(GpuBurninError, match="its key is that of gpu-1"):
+        let_in(ours, "gpu-copy")
+    assert cluster.whole == 3
+    # Within the half minute: both are in, and the one that ends last says so.
+    cluster.ledger.pop("gpu-1")
+    now_s[0] = 62.0
+    let_in(ours, "gpu-3")
+    let_in(others, "gpu-1")
+    assert others.doubles() == []
+    let_in(ours, "gpu-copy")
+    [sentence] = ours.doubles()
+    assert sentence.startswith("gpu-1 and gpu-copy: they have the same key") and others.doubles() == [sentence]
+    of = entry("a", host_key="k", machine_id="m") | entry("b", machine_id="m") | entry("c", host_key="l")
+    assert [len(doubles_of(of, names)) for names in (["a"], ["b"], ["c"], [])] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+def test_a_write_without_an_answer_leaves_neither_a_phantom_nor_a_gap(
+    lost: str, cluster: Cluster, let_in: LetIn
+) -> None:
+    ledger = ledger_of(cluster)
+    let_in(ledger, "gpu-2")
+    cluster.lost = lost
+    with pytest.raises(ApiError):
+        let_in(ledger, "gpu-1")
+    cluster.lost = ""
+    if lost == "before":
+        assert let_in(ledger, "gpu-copy").node == "gpu-copy"
+    else:
+        with pytest.raises(GpuBurninError, match="its key is that of gpu-1"):
+            let_in(ledger, "gpu-copy")
+    assert cluster.whole == 1
 
 
 def test_a_long_command_asks_for_another_token_before_its_own_ends(tmp_path: Path) -> None:
@@ -202,3 +270,38 @@ def test_a_long_command_asks_for_another_token_before_its_own_ends(tmp_path: Pat
         now_s[0] = 590.0
         current()
         assert cluster.tokens == 2
+        # One that was not given is asked for again at once: the old one ends soon.
+        now_s[0], cluster.lost = 602.0, "before"
+        with pytest.raises(ApiError):
+            current()
+        cluster.lost = ""
+        current()
+        assert cluster.tokens == 3
+
+
+@pytest.mark.parametrize(("other", "words"), [("gpu-2", "gpu-2 and gpu-3"), ("gone", ""), ("silent", "nobody knows")])
+def test_the_command_names_whom_another_one_has_let_in_too(
+    other: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeApi()
+
+    @contextmanager
+    def provisioner(kube: KubeApi, _: Path) -> Iterator[Callable[[], KubeApi]]:
+        yield lambda: kube
+
+    def let_in(_: KubeApi, names: Names, node: str, *__: object, ledger: Ledger, **___: object) -> Claim:
+        for name in (node, *(["gpu-2"] if other == "gpu-2" else [])):
+            server.put("nodeadmissions", document(NodeAdmission(name, Spec(identity=Identity(host_key=KEY))), names))
+        ledger.write(NodeAdmission(node), lambda: None)
+        server.before_read = refusing(403, "Forbidden", of="nodeadmissions") if other == "silent" else lambda _: None
+        return CLAIM
+
+    monkeypatch.setattr(module, "provisioner", provisioner)
+    monkeypatch.setattr(module, "approve", let_in)
+    try:
+        kubeconfig = str(server.kubeconfig(tmp_path / "kubeconfig"))
+        done = CliRunner().invoke(muster.cli, ["attach", "--kubeconfig", kubeconfig, "approve", "gpu-3"])
+    finally:
+        server.close()
+    assert done.stdout.startswith("gpu-3  approved") and done.exit_code == (1 if words else 0), done.output
+    assert words in done.stderr

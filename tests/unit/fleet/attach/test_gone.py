@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api import record as record_module
+from gpu_burnin.api.enrolment import Decision, EnrolmentSpec
 from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
 from gpu_burnin.api.record import (
     Ask,
@@ -30,11 +31,13 @@ from gpu_burnin.api.record import (
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.attach import approve, gone
 from gpu_burnin.fleet.attach.gone import why_it_stays
+from gpu_burnin.system.codec import to_json
 from tests.support.fake_api import FakeApi, refusing
 from tests.support.fleet_samples import NAMES, node
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 DAY_S = 86400.0
+KINDS = ("nodeadmissions", "nodeenrolments", "agentheartbeats")
 ASK = Ask("ann", "why", "2026-11-01T00:00:00Z")
 
 
@@ -92,12 +95,17 @@ def record(name: str, status: Status = STATUS) -> dict[str, Any]:
     return {**document(NodeAdmission(name), NAMES), "status": status_document(status)}
 
 
+def enrolled(name: str, *, approved: bool = True) -> dict[str, Any]:
+    decision = to_json(Decision(approved, "ann", "by hand", "2026-10-01T00:00:00Z"))
+    return {"metadata": {"name": name}, "spec": {**to_json(EnrolmentSpec("agent", "")), "decision": decision}}
+
+
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
     server = FakeApi()
     for name in ("gpu-1", "gpu-2", "gpu-3"):
         server.put("nodeadmissions", record(name))
-        server.put("nodeenrolments", {"metadata": {"name": name}, "spec": {}})
+        server.put("nodeenrolments", enrolled(name))
         server.put("agentheartbeats", {"metadata": {"name": name}, "spec": {}})
     server.put("nodeadmissions", record("gpu-2", replace(STATUS, transitions=with_fault("XID_FATAL"))))
     server.put("nodes", node("gpu-3"))
@@ -123,10 +131,10 @@ def test_only_what_is_gone_without_a_fault_is_removed_whole_and_once(api: FakeAp
     done = run(api, tmp_path, "--gone", "1d", "--json")
     assert done.exit_code == 0, done.output
     assert [(one["node"], one["removed"]) for one in json.loads(done.output)] == [("gpu-1", True), ("gpu-2", False)]
-    for kind in ("nodeadmissions", "nodeenrolments", "agentheartbeats"):
+    for kind in KINDS:
         assert sorted(api.objects[kind]) == ["gpu-2", "gpu-3"], kind
-    # The record is the last of the three: a run that is cut finds it again.
-    assert "nodeadmissions" in api.writes()[-1]
+    # The record is the first of the three: where it cannot go, nothing goes.
+    assert ["nodeadmissions" in path for path in api.writes()] == [True, False, False]
     again = run(api, tmp_path, "--gone", "1d")
     assert again.output == "gpu-2  stays: it went with a fault (XID_FATAL)\n" and len(api.writes()) == 3
 
@@ -151,7 +159,29 @@ def test_a_node_that_comes_back_meanwhile_keeps_its_record(api: FakeApi, tmp_pat
     api.remove("nodes", "gpu-1")
     api.put("nodeadmissions", record("gpu-1", replace(STATUS, state=State.TESTING)))
     assert gone.remove(kube, NAMES, found) == "it has changed meanwhile"
-    assert "gpu-1" in api.objects["nodeadmissions"]
+    for kind in KINDS:
+        assert "gpu-1" in api.objects[kind], kind
+
+
+def test_what_a_machine_says_anew_stays_and_what_a_cut_run_left_is_found(api: FakeApi, tmp_path: Path) -> None:
+    """Neither what waits or was refused, nor anything of a Node that is there, is taken for such a rest."""
+    api.put("nodeenrolments", enrolled("waits-1"))
+    api.objects["nodeenrolments"]["waits-1"]["spec"].pop("decision")
+    api.put("nodeenrolments", enrolled("refused-1", approved=False))
+    api.before_write = refusing(500, "Internal error", of="nodeenrolments/gpu-1")
+    assert run(api, tmp_path, "--gone", "1d").exit_code != 0
+    assert ["gpu-1" in api.objects[kind] for kind in KINDS] == [False, True, True]
+    api.before_write = lambda _: None
+    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"))
+    [found, _] = gone.gone(kube, NAMES, NOW, DAY_S)
+    # It has come with the same name, and its Node is not yet there.
+    api.put("agentheartbeats", {"metadata": {"name": "gpu-1"}, "spec": {"time": "now"}})
+    assert gone.remove(kube, NAMES, found) == ""
+    assert [sorted(api.objects[kind].keys() - {"gpu-2", "gpu-3"}) for kind in KINDS] == [
+        [], ["refused-1", "waits-1"], ["gpu-1"]
+    ]  # fmt: skip
+    assert run(api, tmp_path, "--gone", "1d").output.startswith("gpu-1  removed\n")
+    assert "gpu-1" not in api.objects["agentheartbeats"]
 
 
 @pytest.mark.parametrize("words", [(), ("gpu-1", "--gone", "1d"), ("gpu-1", "--dry-run")])

@@ -190,6 +190,31 @@ def test_shards_that_wait_for_each_other_keep_no_node_of_this_machine_waiting(tm
     assert here[0] == "" and "at the feed a 2 may swing for shards on workers at a time: shard-1 a 1" in busy
 
 
+def test_a_node_of_this_machine_that_comes_later_has_the_turn_before_a_shard_that_waits(tmp_path: Path) -> None:
+    """Two of this machine swing, a shard waits; then a node comes, and one of the two is given back."""
+    feeds, limits, got = tmp_path / "feeds", Limits(1, {"a": 2}), list[str]()
+    here = Turns(feeds, limits, pause=lambda: None)
+    assert [here.take(name, "a", WAVES_S, 0.0, silent) for name in ("a", "b")] == ["", ""]
+
+    def free() -> None:
+        if not got:
+            here.give_back("a")
+
+    def meanwhile() -> None:
+        if not got:
+            times = iter((0.0, 0.0, 1.0))
+            node = Turns(feeds, limits, monotonic_s=lambda: next(times), pause=free)
+            got.append(node.take("c", "a", WAVES_S, 1.0, silent))
+
+    clock = iter(range(9))
+    shard = Turns(feeds, limits, monotonic_s=lambda: next(clock), pause=meanwhile)
+    busy = shard.take("shard a 1", "a", WAVES_S, 2.0, silent, note_of(tmp_path, "shard"))
+    assert got == [""] and "at the feed a 2 may swing at a time: b since" in busy
+    # As soon as none of this machine waits, it is the shard's turn.
+    here.give_back("c")
+    assert shard.take("shard a 1", "a", WAVES_S, 2.0, silent, note_of(tmp_path, "shard")) == ""
+
+
 def test_a_shard_waits_for_all_its_feeds_together_no_longer_than_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +323,41 @@ def test_a_shard_that_ended_well_gives_its_turns_an_end_where_its_worker_does_no
     assert len(Turns(feeds, Limits(1)).counted()) == 3, "of the second alone"
     later = datetime.now(UTC) + timedelta(seconds=longest_s)
     assert not Turns(feeds, Limits(1), now=lambda: later).counted()
+
+
+@pytest.mark.parametrize("sent", [{}, {"feeds/gpu-1.json": b""}])
+def test_what_a_later_roll_ends_swings_no_longer_than_from_the_end_of_its_shard(
+    sent: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker answers when the next roll begins: turns that are over stay so, and the others keep their end."""
+
+    def ask(*_: object) -> str:
+        if away:
+            raise GpuBurninError("ssh: Connection reset")
+        return ""
+
+    away = True
+    monkeypatch.setattr(places, "ask", ask)
+    monkeypatch.setattr(near, "stream", lambda *_: {"rc": 0, **sent})
+    monkeypatch.setattr(near.end_patiently, "__defaults__", (0.0, lambda _: None))
+    folder, feeds = tmp_path / "roll/steps/shard-1", tmp_path / "feeds"
+    folder.mkdir(parents=True)
+    (tmp_path / "roll/inventory.json").write_text("{}")
+    near.play(folder, far_at(tmp_path), "p", "/x", (), NODES[:4], tmp_path / "roll/inventory")
+    [note], turns, now = near.left_by(tmp_path / "roll"), Turns(feeds, Limits(1)), datetime.now(UTC)
+    assert len(before := turns.counted()) == 3
+    assert json.loads(note.read_text())["swings"] is bool(sent)
+    end_of(feeds, note, now + timedelta(minutes=1), swings=True)
+    assert turns.counted() == before
+    away = False
+    if sent:
+        late = now + timedelta(days=1)
+        monkeypatch.setattr(near, "datetime", SimpleNamespace(now=lambda _: late))
+        near.end(note)
+        assert list(feeds.glob("*.json")) == [] and not note.exists()
+    else:
+        near.end(note)
+        assert turns.counted() == [] and not note.exists()
 
 
 def test_a_note_that_a_person_removes_ends_no_turn_before_waves_that_just_began(tmp_path: Path) -> None:
