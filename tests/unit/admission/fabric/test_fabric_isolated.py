@@ -223,6 +223,30 @@ def test_a_write_that_comes_to_pass_later_is_adopted_while_it_is_not_over() -> N
     assert made.under_test() == {"gpu-1"} and not made.service.candidates.budgets.between
 
 
+def test_one_that_is_found_as_others_are_to_begin_is_adopted_at_once() -> None:
+    made = fleet(2)
+    made.paused = "by ann"
+    made.go_on(1)
+    other = Fleet(made.hosts, now_s=1.0)
+    other.service.tick()
+    made.annotate("gpu-1", NAMES.fabric_test, other.notes("gpu-1")[NAMES.fabric_test])
+    made.paused = ""
+    made.go_on(20)
+    assert made.count("passed") == 1 and made.count("inconclusive") == 0
+
+
+def test_why_a_node_refuses_is_told_without_what_a_terminal_obeys() -> None:
+    made, answer = fleet(2), Fleet.answer
+
+    def refuses(name: str, host: Host, text: str) -> str:
+        found = read_fabric_answer(answer(made, name, host, text))
+        return fabric_text(replace(found, part=Part.REFUSED, why="no\N{RIGHT-TO-LEFT OVERRIDE}"))
+
+    made.answer = refuses  # type: ignore[method-assign]
+    made.go_on(5)
+    assert "no?" in made.said.getvalue() and "\N{RIGHT-TO-LEFT OVERRIDE}" not in made.said.getvalue()
+
+
 def test_a_node_that_is_never_as_it_should_be_costs_others_no_turn() -> None:
     made = fleet(3)
     item = made.objects[RECORD + "gpu-1"]
