@@ -18,7 +18,7 @@ from gpu_burnin.api.agent_note import NoteError
 from gpu_burnin.api.fabric_note import FabricAnswer, Part, fabric_text, read_fabric_answer, read_fabric_request
 from gpu_burnin.api.record import Ask, Spec, spec_document
 from tests.support.rendezvous_hosts import Host
-from tests.unit.admission.fabric.test_fabric_service import NAMES, NODE, RECORD, Fleet, fleet
+from tests.unit.admission.fabric.test_fabric_service import NAMES, NODE, RECORD, Fleet, fleet, named
 
 HALF = "\ud800"
 Write = Callable[[str, list[dict[str, Any]]], None]
@@ -287,3 +287,24 @@ def test_a_request_that_is_read_back_is_the_same() -> None:
     made.service.tick()
     text = made.notes("gpu-1")[NAMES.fabric_test]
     assert fabric_text(read_fabric_request(text)) == text
+
+
+def test_those_of_whom_none_may_be_written_rest() -> None:
+    made, asked = fleet(2), list[str]()
+
+    def refuses(path: str, patch: list[dict[str, Any]]) -> None:
+        asked.append(path)
+        raise ApiError("a policy of others", 403)
+
+    before_each_write(made, refuses)
+    made.go_on(30)
+    assert len(asked) == 2 and not made.service.candidates.budgets.between
+
+
+def test_one_named_is_free_after_a_burn_in_that_began_later_than_it_was_asked_for() -> None:
+    asked = {"retested": "2026-11-28T10:59:00Z"}
+    for more, under_test in (({}, 0), ({"retestBegan": "2026-11-28T11:00:10Z"}, 2)):
+        made = fleet(2)
+        made.status("gpu-1", fabric=named(made, "gpu-1"), **asked, **more)
+        made.service.tick()
+        assert len(made.under_test()) == under_test
