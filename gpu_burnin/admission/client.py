@@ -61,6 +61,11 @@ class ApiError(GpuBurninError):
         super().__init__(message)
         self.status = status
 
+    @property
+    def passing(self) -> bool:
+        """Whether it is that of an overloaded or lost API server, and not what it will go on refusing."""
+        return self.status in (0, 429) or self.status >= 500
+
 
 class NotFound(ApiError):
     """There is no such object, or no such resource."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gpu_burnin.api.remedies import AGENT
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.system.canonical import canonical_json
+from gpu_burnin.system.canonical import canonical_json, check_utf8
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json
 from gpu_burnin.types import JSON_NAME, OMIT_DEFAULT
@@ -121,6 +121,8 @@ def _read(kind: type[_T], text: str) -> _T:
     try:
         if len(text) > MAX_NOTE_BYTES:
             raise ValueError(f"longer than {MAX_NOTE_BYTES} bytes")
-        return from_json(kind, parse_json(text), tolerant=True)
+        document = parse_json(text)
+        check_utf8(document)
+        return from_json(kind, document, tolerant=True)
     except (Misfit, ValueError) as error:
         raise NoteError(f"the note cannot be read ({error}); restart {AGENT} on the node") from error

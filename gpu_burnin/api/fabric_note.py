@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from gpu_burnin.api.agent_note import NoteError
 from gpu_burnin.api.fabric_documents import reason
-from gpu_burnin.system.canonical import canonical_json
+from gpu_burnin.system.canonical import canonical_json, check_utf8
 from gpu_burnin.system.codec import from_json, to_json
 from gpu_burnin.system.files import parse_json
 from gpu_burnin.types import OMIT_DEFAULT
@@ -85,6 +85,8 @@ def _read(kind: type[_T], text: str, remedy: str) -> _T:
     try:
         if len(text) > MOST_CHARS:
             raise ValueError(f"longer than {MOST_CHARS} characters")
-        return from_json(kind, parse_json(text), tolerant=True)
+        document = parse_json(text)
+        check_utf8(document)
+        return from_json(kind, document, tolerant=True)
     except ValueError as error:
         raise NoteError(f"the annotation of a test between nodes cannot be read ({reason(error)}); {remedy}") from error

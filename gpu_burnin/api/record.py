@@ -263,8 +263,9 @@ class Status:
     """What the admitter knows. The highest sequence counts for `host_key` alone: another key starts anew.
 
     `proofs` are the finish times of the newest PASS of each level; `retested` is the `since` of the last ask for a
-    retest that was done, `confirmed` that of the last restore of etcd after which agent or test have spoken. `team` is
-    the one that the node is dedicated to: who leads next, and a Node that is made anew, have it from here.
+    retest that was done, `retest_began` when its burn-in was asked for (which may have waited), `confirmed` the `since`
+    of the last restore of etcd after which agent or test have spoken. `team` is the one that the node is dedicated to:
+    who leads next, and a Node that is made anew, have it from here.
     """
 
     state: State = State.NEW
@@ -282,6 +283,7 @@ class Status:
     leave: DrainRequest | None = field(default=None, metadata=_ABSENT)
     use: Use | None = field(default=None, metadata=_ABSENT)
     retested: str = ""
+    retest_began: str = field(default="", metadata={JSON_NAME: "retestBegan", **_ABSENT})
     confirmed: str = field(default="", metadata=_ABSENT)
     boot_tests: BootTests | None = field(default=None, metadata={JSON_NAME: "bootTests", **_ABSENT})
     power_cycle: PowerCycle | None = field(default=None, metadata={JSON_NAME: "powerCycle", **_ABSENT})

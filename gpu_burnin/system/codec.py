@@ -199,7 +199,10 @@ def _scalar(kind: type, data: Any, tolerant: bool) -> Any:
     if kind is float and data is None and tolerant:
         return math.nan
     if kind is float and (data in _NOT_FINITE if isinstance(data, str) else type(data) in (int, float)):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise Misfit(f"too large: {str(data)[:20]}...") from None
     if isinstance(data, kind) and (kind is bool or not isinstance(data, bool)):
         return data
     raise Misfit(f"not {kind.__name__}: {data!r:.40}")

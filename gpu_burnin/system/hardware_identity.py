@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpu_burnin.system.canonical import canonical_json
+from gpu_burnin.system.canonical import canonical_json, check_utf8
 from gpu_burnin.types import JSON, Gpu
 
 # No machine has as many GPUs; each text is some 40 characters.
@@ -67,6 +67,7 @@ def checked(document: Any) -> dict[str, JSON]:
         raise ValueError(f"hardware is told in texts of at most {_MOST_CHARS} characters")
     if _MIG in document:
         _check_layouts(document[_MIG])
+    check_utf8(document)
     return dict(document)
 
 

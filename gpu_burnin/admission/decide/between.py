@@ -42,9 +42,12 @@ def test_ends(request: FabricRequest, otherwise: datetime) -> datetime:
 
 
 def done_since(proof: FabricProof, *times: datetime | None) -> bool:
-    """Whether something was done about the node at one of these times, after the newest of these tests."""
+    """Whether something was done about the node at one of these times, after the newest of these tests.
+
+    No burn-in is asked for while one of them is under way, so that one of the same second came after it.
+    """
     tested = when(proof.tested_at)
-    return any(at is not None and tested is not None and at > tested for at in times)
+    return any(at is not None and tested is not None and at >= tested for at in times)
 
 
 def named_by_others(facts: Facts) -> Finding | None:
@@ -68,6 +71,8 @@ def suspected_by_others(facts: Facts) -> str:
 def _standing(facts: Facts) -> FabricProof | None:
     """What tests found of it, unless something was done about it since."""
     proof = facts.status.fabric
-    if proof is None or done_since(proof, when(facts.status.retested), facts.repaired_at):
+    status = facts.status
+    # Records of before have only when the person asked.
+    if proof is None or done_since(proof, when(status.retest_began or status.retested), facts.repaired_at):
         return None
     return proof

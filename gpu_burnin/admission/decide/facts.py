@@ -312,6 +312,7 @@ def _remembered(view: View, record: NodeAdmission, evidence: Evidence, now: date
             host_key=spec.identity.host_key,
             use=status.use,
             retested=status.retested,
+            retest_began=status.retest_began,
             power_cycle=status.power_cycle,
             confirmed=status.confirmed,
             team=status.team,

@@ -28,7 +28,8 @@ _AWAITED = {
     "EVIDENCE_SIMULATED": "it needs a pass on real hardware",
     FABRIC_ALONE: "it has to pass a test with another node, which begins when one is idle",
     "FABRIC_SUSPECT": "it is tested with proven nodes as they are idle: three passes clear it, three failures with two "
-    "of them name it; after a repair `muster node retest` has it begin anew",
+    "of them name it; with another suspect one pass clears those that did not fail with a proven one; after a "
+    "repair `muster node retest` has it begin anew",
     "HOST_KEY_UNKNOWN": "its host key has to be pinned",
     "LEDGER_RESTORED": "its agent has to say its newest evidence anew, which it does by itself when it runs and is "
     "newer than 0.2.0; else it needs a test: muster node retest",

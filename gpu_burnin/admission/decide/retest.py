@@ -57,7 +57,7 @@ def with_test(facts: Facts) -> Facts:
         if answered or (named and (silent(facts) or not unheard(facts))):
             status = replace(status, confirmed=restored.since)
     if test.answered and ask is not None and request is not None and request.why == why_asked(ask):
-        status = replace(status, retested=ask.since)
+        status = replace(status, retested=ask.since, retest_began=request.since)
     return replace(facts, status=status, test=test)
 
 

@@ -100,7 +100,8 @@ class Candidates:
             return "a maintenance window is near or open"
         if summary.asked_until is not None and now < summary.asked_until:
             return "a person asks for it"
-        if summary.under_test(now) or name in self.chosen:
+        waits = summary.retest_until is not None and now < summary.retest_until
+        if waits or summary.under_test(now) or name in self.chosen:
             return "it is asked for a test of its own"
         return ""
 

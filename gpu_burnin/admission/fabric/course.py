@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from gpu_burnin.api.evidence import one_line
 from gpu_burnin.api.fabric_documents import Holds, RendezvousError
 from gpu_burnin.api.fabric_note import NO_ADDRESS, FabricAnswer, FabricRequest, Part
-from gpu_burnin.api.rendezvous import FabricTest, Kind, Member, Nic
+from gpu_burnin.api.rendezvous import FabricTest, Kind, Member, Nic, parse_test
 from gpu_burnin.fabric import verify
 from gpu_burnin.fabric.model import Result
 from gpu_burnin.system.clock import parse_rfc3339, rfc3339_s
+from gpu_burnin.system.prose import printable
 
 # For agents to answer, and for members to meet once they have the offer.
 ANSWER_S, MEET_S = 60.0, 60.0
@@ -77,6 +78,20 @@ def planned(
     return FabricRequest(run, rfc3339_s(now), rfc3339_s(until), test.canonical().decode("ascii"), keys)
 
 
+def test_of(request: FabricRequest) -> FabricTest | None:
+    """The test that a request asks for, None where it cannot be read, or none that can be run."""
+    try:
+        return parse_test(request.test.encode())
+    except ValueError:
+        return None
+
+
+def members_of(request: FabricRequest, name: str) -> tuple[str, ...]:
+    """The members of the test that stands on the Node of this name: it alone where nobody can read them."""
+    test = test_of(request)
+    return test.names if test is not None else (name,)
+
+
 def step(
     request: FabricRequest,
     test: FabricTest,
@@ -91,7 +106,8 @@ def step(
         why = f"{', '.join(found)} rebooted in the middle of it"
         return Step(result=Result(test.test, (), rebooted=found), why=why)
     answers = {name: one.answer for name, one in seen.items() if one.answer is not None and one.answer.id == request.id}
-    refused = {name: one_line(one.why) or "it refused" for name, one in answers.items() if one.part is Part.REFUSED}
+    said = {name: printable(one_line(one.why)) for name, one in answers.items() if one.part is Part.REFUSED}
+    refused = {name: why or "it refused" for name, why in said.items()}
     if refused:
         faults = {name: why for name, why in refused.items() if answers[name].fault == NO_ADDRESS}
         return replace(_absent(test, refused), faults=faults)

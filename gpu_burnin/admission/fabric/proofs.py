@@ -11,9 +11,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
+from gpu_burnin.api.rendezvous import FabricTest
 from gpu_burnin.fabric.claim import Cause, Claim, Part, link
-from gpu_burnin.fabric.model import Found, Judged, Kind, Settings, Standing
+from gpu_burnin.fabric.model import Found, Judged, Kind, Purpose, Result, Settings, Standing, Test
 from gpu_burnin.fabric.standing import proven
+from gpu_burnin.fabric.verdict import verdict_of
 from gpu_burnin.system.prose import listed
 
 SETTINGS = Settings()
@@ -39,6 +41,18 @@ def is_proven(proof: FabricProof | None) -> bool:
     return (
         proof is not None and proof.outcome is FabricOutcome.PASSED and proven(Standing(passes=proof.passes), SETTINGS)
     )
+
+
+def judged(
+    test: FabricTest, result: Result, before: Mapping[str, FabricProof | None]
+) -> tuple[Judged, tuple[str, ...]]:
+    """What it came to, and who of those that began it gave no view. Where one is not proven, it is of that one."""
+    unsure = [name for name in test.names if not is_proven(before[name])]
+    suspect = unsure[0] if len(unsure) == 1 and test.kind is Kind.PAIR else ""
+    purpose = Purpose.LEAF if test.kind is not Kind.PAIR else Purpose.PROBE if suspect else Purpose.PAIRS
+    found, _ = verdict_of(Test(test.test, test.kind, purpose, test.names, test.names, suspect), result)
+    views = {one.view.member for one in result.views}
+    return found, tuple(name for name in test.names if views and name not in views)
 
 
 def after(

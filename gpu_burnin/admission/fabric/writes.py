@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from gpu_burnin.admission.client import Conflict, KubeApi, NotFound, admissions_path, node_path
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path, node_path
 from gpu_burnin.admission.decide.desired import map_patch, version_test
 from gpu_burnin.admission.service.cache import Nodes, Records
 from gpu_burnin.admission.view import Node, Patch
@@ -26,13 +26,21 @@ class Writes:
     enqueue: Callable[[str], None]
 
     def give(self, request: FabricRequest, nodes: Mapping[str, Node]) -> None:
-        """Bring the request to these members; the next step brings it to those that changed meanwhile."""
-        for name, node in nodes.items():
-            self._annotate(name, node, fabric_text(request))
+        """Bring the request to these members; the next step brings it to those that changed meanwhile.
+
+        Raises ApiError, after all were tried: whether it has come to those that it names is not known then.
+        """
+        each(nodes, lambda name: self._annotate(name, nodes[name], fabric_text(request)))
 
     def take_away(self, nodes: Mapping[str, Node]) -> bool:
-        """Whether the requests of all these members are gone."""
-        return all(self._annotate(name, node, None) for name, node in nodes.items())
+        """Whether the requests of all these members are gone. Raises ApiError, after all were tried."""
+        return each(nodes, lambda name: self._annotate(name, nodes[name], None))
+
+    def read(self, names: Iterable[str]) -> None:
+        """Read these Nodes anew: the watch may be late, and a write whose answer was lost may have come to pass."""
+        for name in names:
+            if (item := self.api.find(node_path(name))) is not None:
+                self.nodes.put(item)
 
     def keep(self, name: str, proof: FabricProof) -> bool:
         """Whether the proof is in the ledger."""
@@ -64,3 +72,16 @@ class Writes:
         except NotFound:
             return True
         return True
+
+
+def each(names: Iterable[str], write: Callable[[str], bool]) -> bool:
+    """Whether it was done for each. Raises the first ApiError, after all were tried: one holds up no other."""
+    done, refused = True, None
+    for name in list(names):
+        try:
+            done = write(name) and done
+        except ApiError as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+    return done

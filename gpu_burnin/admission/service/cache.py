@@ -37,7 +37,8 @@ class Summary:
 
     `tested_until` is when the test that was asked for should have an answer, None where there is none.
     `shut_by_restore` is as in decide/facts.py. `place` is rack and leaf.
-    `fabric` is what tests with other nodes found, of whatever boot; `retested` as in the record.
+    `fabric` is what tests with other nodes found, of whatever boot; `retested` when the last test that a person asked
+    for began, `retest_until` how long such an ask stands that was not done, None for none.
     """
 
     state: State
@@ -57,6 +58,7 @@ class Summary:
     has_nics: bool = False
     fabric: FabricProof | None = None
     retested: str = ""
+    retest_until: datetime | None = None
 
     def under_test(self, now: datetime) -> bool:
         """Whether a test was asked for that may have an answer yet."""
@@ -232,10 +234,7 @@ class Records(PackedStore):
 
 
 def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -> Summary:
-    try:
-        state = State(status.get("state") or State.NEW)
-    except ValueError:
-        state = State.NEW
+    state, retest = _part(State, status.get("state")) or State.NEW, spec.get("retest") or {}
     asks = (spec[ask] for ask in ("hold", "quarantine", "repair") if spec.get(ask))
     use, changes = status.get("use"), status.get("transitions") or []
     restored = str((spec.get("restored") or {}).get("since") or "")
@@ -258,7 +257,12 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         place=(sys.intern(str(place.get("rack") or "")), sys.intern(str(place.get("leaf") or ""))),
         has_nics=bool(spec.get("fabric")),
         fabric=_part(FabricProof, status.get("fabric")),
-        retested=str(status.get("retested") or ""),
+        retested=str(status.get("retestBegan") or status.get("retested") or ""),
+        retest_until=(
+            (when(str(retest.get("until") or "")) or FAR)
+            if retest and retest.get("since") != status.get("retested")
+            else None
+        ),
     )
 
 

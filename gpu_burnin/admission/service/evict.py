@@ -31,8 +31,12 @@ class Evictor:
     _refused: set[str] = field(default_factory=set)
 
     def ask(self, node: str, pods: Sequence[Pod], why: str) -> datetime | None:
-        """Ask these pods of a node; when to ask again those that are left. Raises ApiError when nobody can be asked."""
+        """Ask these pods of a node; when to ask again those that are left.
+
+        Raises the first ApiError, after all were asked: a pod that cannot be is no reason for the others to stay.
+        """
         now, again_at = self.now(), []
+        unasked: ApiError | None = None
         for pod in pods:
             due = self._asked.get(pod.uid, now)
             if due > now:
@@ -42,11 +46,17 @@ class Evictor:
                 self.recorder.leave(node, pod, why)
             again = now + timedelta(seconds=AGAIN_S)
             self._asked[pod.uid] = again
-            answer = self._evict(pod)
+            try:
+                answer = self._evict(pod)
+            except ApiError as error:
+                unasked = unasked or error
+                continue
             self.metrics.add("evictions", {"result": answer})
             if answer != "gone":
                 # An evicted pod may take its grace period; that its eviction is asked again does no harm.
                 again_at.append(again)
+        if unasked is not None:
+            raise unasked
         return min(again_at, default=None)
 
     def announce(self, node: str, pod_events: Sequence[tuple[Pod, str]], why: str) -> None:

@@ -84,7 +84,9 @@ class Journal:
         )  # fmt: skip
 
     def _text(self, line: Mapping[str, object]) -> str:
-        return json.dumps({"at": rfc3339(self.now()), **line}, ensure_ascii=False)
+        text = json.dumps({"at": rfc3339(self.now()), **line}, ensure_ascii=False)
+        # Half a character, as a node may write one, would be an error of whoever tells of it.
+        return text.encode("utf-8", "replace").decode()
 
     def _write(self, entry: Entry) -> None:
         if self.native(entry):

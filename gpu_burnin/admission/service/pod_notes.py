@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from gpu_burnin.admission.client import Conflict, KubeApi, NotFound
+from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound
 from gpu_burnin.admission.decide.draining import pod_notes
 from gpu_burnin.admission.service.cache import Pods
 from gpu_burnin.admission.view import Pod
@@ -27,7 +27,11 @@ class PodNotes:
     teams: frozenset[str] = frozenset()
 
     def write(self, pods: Sequence[Pod], leave: DrainRequest | None) -> None:
-        """As the record says it. Raises ApiError when it cannot be written; of a pod that is gone nothing is told."""
+        """As the record says it; of a pod that is gone nothing is told.
+
+        Raises the first ApiError, after all were tried: a pod that cannot be written hides nothing from the others.
+        """
+        refused: ApiError | None = None
         for pod, value in pod_notes(pods, leave, self.teams):
             path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
             # Not another pod of this name: another UID is a conflict.
@@ -36,4 +40,9 @@ class PodNotes:
                 item = self.api.merge(path, {"metadata": metadata}, f"tell pod {pod.namespace}/{pod.name} to leave")
             except (NotFound, Conflict):
                 continue
+            except ApiError as error:
+                refused = refused or error
+                continue
             self.pods.put(item)
+        if refused is not None:
+            raise refused

@@ -284,8 +284,7 @@ class Term:
                 )
             self._refresh(name)
         except ApiError as error:
-            passing = error.status in (0, 429) or error.status >= 500
-            self._in_vain(name, "api", _PASSING_DELAY_S if passing else MOST_DELAY_S)
+            self._in_vain(name, "api", _PASSING_DELAY_S if error.passing else MOST_DELAY_S)
             if not isinstance(error, NotFound):
                 self._log_once(name, f"{name}: {error}")
             self._refresh(name)

@@ -102,6 +102,8 @@ def test_numbers_that_are_not_finite() -> None:
     assert math.isnan(from_json(Point, to_json(Point(1, math.nan))).y)
     assert to_json(Point(1, math.inf), not_finite=lambda _: None) == {"x": 1, "y": None}
     assert math.isnan(from_json(Point, {"x": 1, "y": None}, tolerant=True).y)
+    with pytest.raises(Misfit, match="y: too large: 1000"):
+        from_json(Point, {"x": 1, "y": 10**400})
 
 
 def test_another_version_may_have_more() -> None:

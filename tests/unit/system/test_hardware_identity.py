@@ -53,3 +53,11 @@ def test_a_layout_of_another_form_is_refused_and_asks_for_nothing(mig: Any) -> N
         checked({**SEVEN, "mig": mig})
     assert mig_layouts({**SEVEN, "mig": mig}) == {}
     assert difference(SEVEN, {**SEVEN, "mig": mig}) == UNNAMED
+
+
+@pytest.mark.parametrize("key", ["driver", "kernel"])
+def test_half_a_character_is_refused_since_the_ledger_would_keep_another(key: str) -> None:
+    hardware = {"gpus": [], "driver": "580", "kernel": "6.1"}
+    assert checked(hardware) == hardware
+    with pytest.raises(ValueError, match="surrogates"):
+        checked({**hardware, key: "x\ud800"})

@@ -16,7 +16,7 @@ from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
 from gpu_burnin.api.record import Ask, Transition
 from gpu_burnin.system.clock import rfc3339_s
 from tests.support.admission_helpers import BOOT, BOOT2, NOW
-from tests.support.decide_helpers import GPU_POD, NAMES, carried_out, changed, ready_view, seen, settled
+from tests.support.decide_helpers import GPU_POD, NAMES, PASSED, RULES, carried_out, changed, ready_view, seen, settled
 
 UNTIL = NOW + timedelta(minutes=3)
 REQUEST = FabricRequest("run-1", rfc3339_s(NOW), rfc3339_s(UNTIL), "{}", {})
@@ -108,6 +108,31 @@ def test_a_repair_or_a_test_that_a_person_asked_for_ends_it(proof: FabricProof, 
     assert seen(changed(ready_view(), status={"fabric": proof, **earlier})).code in (FABRIC_NODE, FABRIC_SUSPECT)
 
 
+def test_a_retest_that_waited_for_the_end_of_a_test_with_others_ends_what_that_found() -> None:
+    """The person asked before the pair failed, and the burn-in that it asked for came after."""
+    ask = Ask("ann", "new NIC", "2026-11-21T11:59:58Z", level="quick")
+    busy = settled(with_request(changed(ready_view(), spec={"retest": ask})))
+    assert busy.record is not None and busy.record.status.request is None
+    failed = NOW + timedelta(seconds=10)
+    proof = replace(SUSPECT, tested_at=rfc3339_s(failed))
+    asked = settled(changed(with_request(busy, "{"), status={"fabric": proof}), failed)
+    assert asked.record is not None and asked.record.status.request is not None
+    sent = settled(asked, failed + timedelta(seconds=RULES.settle_s))
+    passed = replace(PASSED, level="quick", sequence=6, finished_at="2026-11-21T12:02:00Z")
+    shown = seen(changed(sent, statement=passed), NOW + timedelta(minutes=3))
+    assert (shown.code, shown.decision.status.retested) == ("PASS", ask.since)
+    assert shown.decision.status.retest_began == rfc3339_s(failed)
+    # What is found after it counts.
+    later = replace(proof, tested_at="2026-11-21T12:03:00Z")
+    assert seen(changed(shown.after, status={"fabric": later}), NOW + timedelta(minutes=4)).code == FABRIC_SUSPECT
+
+
+def test_what_clears_a_suspect_is_said_as_it_is() -> None:
+    shown = seen(changed(ready_view(), status={"fabric": SUSPECT}))
+    assert shown.decision.status.next is not None
+    assert "with another suspect one pass clears those that did not fail" in shown.decision.status.next.why
+
+
 def test_a_person_comes_before_it() -> None:
     hold = Ask("ann", "looks at it", BEFORE)
     assert seen(changed(ready_view(), status={"fabric": NAMED}, spec={"hold": hold})).state == "held"
@@ -125,6 +150,4 @@ def test_what_tests_found_stays_in_the_record() -> None:
 
 
 def _rules() -> tuple[Any, Any]:
-    from tests.support.decide_helpers import RULES
-
     return RULES, NOW

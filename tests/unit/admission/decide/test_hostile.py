@@ -91,7 +91,18 @@ def test_a_notice_with_any_times(state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[" * 8000, "{" * 100, '{"bootID": 1}', '{"bootID": "x", "warnings": 5}', HUGE, "1e999"]
+    "text",
+    [
+        "",
+        "[" * 8000,
+        "{" * 100,
+        '{"bootID": 1}',
+        '{"bootID": "x", "warnings": 5}',
+        HUGE,
+        "1e999",
+        '{"bootID": "\\ud800"}',
+        f'{{"bootID": "x", "maintenance": {{"provider": "p", "state": "none", "impactSeconds": 1{"0" * 400}}}}}',
+    ],
 )
 def test_a_note_that_cannot_be_read_is_none_and_the_node_is_held(text: str) -> None:
     with pytest.raises(NoteError):

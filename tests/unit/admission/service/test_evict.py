@@ -78,6 +78,14 @@ def test_other_trouble_is_the_nodes(api: FakeApi, evictor: Evictor) -> None:
         evictor.ask("gpu-1", [POD], "a fault")
 
 
+def test_a_pod_that_cannot_be_asked_is_no_reason_for_the_others_to_stay(api: FakeApi, evictor: Evictor) -> None:
+    api.put("pods", {"metadata": {"namespace": "ml", "name": "other", "uid": "uid-2"}})
+    api.before_write = refusing(403, "a policy of others", of="/train/")
+    with pytest.raises(ApiError, match="evict pod ml/train: a policy of others"):
+        evictor.ask("gpu-1", [POD, Pod("ml", "other", "uid-2", gpus=8)], "a fault")
+    assert list(api.objects["pods"]) == ["ml/train"]
+
+
 def test_what_is_gone_is_forgotten(evictor: Evictor) -> None:
     evictor.ask("gpu-1", [POD], "a fault")
     evictor.prune(lambda: {"uid-1"})

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.decide.draining import leave_annotation, pod_notes
 from gpu_burnin.admission.jobs_config import JobsConfig, QueueConfig
+from gpu_burnin.admission.service.cache import Pods
+from gpu_burnin.admission.service.pod_notes import PodNotes
 from gpu_burnin.admission.view import Pod
 from gpu_burnin.api.record import DrainRequest
 from gpu_burnin.types import Verdict
 from tests.support.admitter_helpers import NAMES, Fleet, until, working
-from tests.support.fake_api import FakeApi, Refused
+from tests.support.fake_api import FakeApi, Refused, refusing
 
 ASK = DrainRequest("2026-11-22T11:00:00Z", "2026-11-29T12:00:00Z", "XID 79 on GPU-1")
 TEXT = leave_annotation(ASK)
@@ -100,3 +103,15 @@ def test_work_leaves_though_it_cannot_be_told(api: FakeApi, fleet: Fleet, tmp_pa
         fleet.publish("gpu-1", sequence=6, verdict=Verdict.FAIL)
         until("the eviction", lambda: not api.objects["pods"])
         until("the sentence", lambda: [text for text in admitter.messages() if "tell pod vision/train-0" in text])
+
+
+def test_a_pod_that_cannot_be_told_hides_nothing_from_the_others(api: FakeApi, tmp_path: Path) -> None:
+    for name in ("train-0", "train-1"):
+        api.put("pods", a_pod("vision", name, "gpu-1", {}))
+    api.before_write = refusing(403, "a policy of others", of="train-0")
+    pods = [Pod("vision", name, f"u-vision-{name}", gpus=8) for name in ("train-0", "train-1")]
+    kube = KubeApi(api.kubeconfig(tmp_path / "kubeconfig"), retries=0)
+    notes = PodNotes(kube, NAMES, Pods(NAMES.hold_until), frozenset({"vision"}))
+    with pytest.raises(ApiError, match="a policy of others"):
+        notes.write(pods, ASK)
+    assert not leave_of(api, "vision/train-0") and leave_of(api, "vision/train-1") == TEXT
