@@ -95,6 +95,8 @@ def pick(
     `due` are leaves whose turn it is as a whole, and how many nodes each has: such a one is tested where all of them
     are free, proven, and not to be tested as pairs.
     """
+    if places < 2 or not (due or any(turns.why(row) for row in rows)):
+        return []
     shuffled = sorted((row for row in rows if not is_named(row.proof)), key=lambda row: row.name)
     rng.shuffle(shuffled)
     free = _Free(shuffled, turns)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import cast
@@ -34,6 +33,8 @@ from gpu_burnin.system.clock import rfc3339_s
 from tests.support.fabric_cluster import NAMES, FabricCluster
 from tests.support.rendezvous_hosts import Host
 
+HEAD = """| nodes | rounds | most at once | last tested | last let in | untested | CPU s: round | other tick | all |
+|---|---|---|---|---|---|---|---|---|"""
 OF_A_LEAF = 32
 # From the offer to the first byte, and from the last one to the view on the Node: systemd-run, Python, two patches.
 START_S = 3.0
@@ -90,17 +91,21 @@ class Cut:
     def run(self) -> None:
         """Until all are let in."""
         while len(self.open_s) < len(self.cluster.hosts) and self.now_s < _LONG_S:
-            picks, before = self.now_s % PICK_S == 0, set(self.budgets.between)
-            began_s = time.process_time()
-            self.service.tick()
-            (self.pick_cpu_s if picks else self.tick_cpu_s).append(time.process_time() - began_s)
-            under_way = self.budgets.between
-            self.rounds += bool(under_way - before)
-            self.most_under_way = max(self.most_under_way, len(under_way))
-            for name in before | under_way:
-                self._react(name)
+            if len(self.tested_s) < len(self.cluster.hosts):
+                self._tick()
             self._let_in()
             self.now_s += TICK_S
+
+    def _tick(self) -> None:
+        picks, before = self.now_s % PICK_S == 0, set(self.budgets.between)
+        began_s = time.process_time()
+        self.service.tick()
+        (self.pick_cpu_s if picks else self.tick_cpu_s).append(time.process_time() - began_s)
+        under_way = self.budgets.between
+        self.rounds += bool(under_way - before)
+        self.most_under_way = max(self.most_under_way, len(under_way))
+        for name in before | under_way:
+            self._react(name)
 
     def _react(self, name: str) -> None:
         """decide() has its taint follow the request, and its agent answers."""
@@ -149,22 +154,16 @@ def back(count: int, rules: FabricRules, seed: int) -> Cut:
     return Cut(one, rules, random.Random(seed))
 
 
-def rows(count: int, seed: int) -> Iterator[str]:
-    """The table: what comes of a fleet of so many, for both ends of the time to wait."""
-    yield (
-        "| alone | rounds | most at once | last tested | last let in | let in untested | CPU s of a round (most) | "
-        "of a second between (most) | all |"
+def row(count: int, seed: int) -> str:
+    """What comes of a fleet of so many, by the default settings but for `admission: required`."""
+    cut = back(count, FabricRules(admission=Admission.REQUIRED), seed)
+    cut.run()
+    picks, ticks = cut.pick_cpu_s, cut.tick_cpu_s
+    return (
+        f"| {count:,} | {cut.rounds} | {cut.most_under_way} | {max(cut.tested_s.values()):,.0f} s | "
+        f"{max(cut.open_s.values()):,.0f} s | {len(cut.alone):,} | {_mean(picks):.2f} ({max(picks):.2f}) | "
+        f"{_mean(ticks):.2f} ({max(ticks):.2f}) | {sum(picks) + sum(ticks):,.0f} |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for alone in Alone:
-        cut = back(count, FabricRules(admission=Admission.REQUIRED, alone=alone), seed)
-        cut.run()
-        picks, ticks = cut.pick_cpu_s, cut.tick_cpu_s
-        yield (
-            f"| {alone} | {cut.rounds} | {cut.most_under_way} | {max(cut.tested_s.values()):,.0f} s | "
-            f"{max(cut.open_s.values()):,.0f} s | {len(cut.alone):,} | {_mean(picks):.2f} ({max(picks):.2f}) | "
-            f"{_mean(ticks):.2f} ({max(ticks):.2f}) | {sum(picks) + sum(ticks):,.0f} |"
-        )
 
 
 def _mean(values: list[float]) -> float:
