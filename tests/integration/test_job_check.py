@@ -90,7 +90,9 @@ def test_other_nodes_are_chosen_when_one_does_not_heal_in_time(
     said = [line["message"] for line in admitter.lines() if "Retry" in line["message"]]
     assert len(said) == 1 and f"because of {bad.name}: suspect" in said[0], said
     events = jobs.items(f"/api/v1/namespaces/{TEAM}/events")
-    assert [one["involvedObject"]["kind"] for one in events if one["reason"] == "MusterRetry"] == ["Workload"]
+    about = [one["involvedObject"] for one in events if one["reason"] == "MusterRetry"]
+    name = workload["metadata"]["name"]
+    assert [one["kind"] for one in about if one["name"] == name] == ["Workload"]
     end_job(jobs, "moves")
 
 
