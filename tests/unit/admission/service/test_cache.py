@@ -112,7 +112,7 @@ def test_the_boot_of_a_node_is_that_of_its_newest_version() -> None:
 
 def test_an_object_that_is_known_is_not_packed_again() -> None:
     """The watch brings each of our own writes once more."""
-    trimmed = []  # type: ignore[var-annotated]
+    trimmed: list[str] = []
 
     def trim(node: Any) -> Any:
         trimmed.append(node["metadata"]["resourceVersion"])
