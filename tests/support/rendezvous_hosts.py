@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gpu_burnin.admission.sshsig import signature_holds
 from gpu_burnin.api import fabric_view, rendezvous
-from gpu_burnin.api.fabric_documents import Signed
+from gpu_burnin.api.fabric_documents import Signed, parse_signed
+from gpu_burnin.api.fabric_note import FabricAnswer, Part, fabric_text, read_fabric_request
 from gpu_burnin.api.fabric_view import MemberView, Outcome
 from gpu_burnin.api.rendezvous import FabricTest, Kind, Member, Nic, Rendezvous
 from gpu_burnin.fabric import verify
@@ -59,22 +60,42 @@ class Host:
         """A statement with its signature."""
         return Signed(statement, sign(statement, self.private, namespace))
 
+    def answer(self, text: str, now: datetime, outcome: Outcome | None = Outcome.OK) -> str:
+        """Its answer to a request on its Node. An outcome of None: it is still at work."""
+        request = read_fabric_request(text)
+        test = rendezvous.parse_test(request.test.encode())
+        if not request.offer:
+            met = rendezvous.rendezvous_of(test, now, 20001, SECRET)
+            offer = self.signed(met.canonical()).document().decode() if test.names[0] == self.name else ""
+            return fabric_text(FabricAnswer(request.id, Part.READY, self.boot_id, offer=offer))
+        if outcome is None:
+            return fabric_text(FabricAnswer(request.id, Part.RUNNING, self.boot_id))
+        digest = parse_signed(request.offer.encode()).digest
+        view = _view(self, digest, run=test.run, test=test.test, outcome=outcome, bytes_per_s=None)
+        signed = self.signed(view.canonical(), fabric_view.NAMESPACE).document().decode()
+        return fabric_text(FabricAnswer(request.id, Part.DONE, self.boot_id, view=signed))
+
     def view(self, offer: Signed, **changes: Any) -> bytes:
         """The file of its view of a test in which nothing was wrong."""
-        view = MemberView(
-            run=RUN,
-            test=7,
-            rendezvous=offer.digest,
-            member=self.name,
-            boot_id=self.boot_id,
-            version="1.0",
-            outcome=Outcome.OK,
-            bytes_per_s=1e9,
-            rails=(),
-            peers=(),
-            detail="",
-        )
-        return self.signed(replace(view, **changes).canonical(), fabric_view.NAMESPACE).document()
+        view = _view(self, offer.digest, **changes)
+        return self.signed(view.canonical(), fabric_view.NAMESPACE).document()
+
+
+def _view(host: Host, digest: str, **changes: Any) -> MemberView:
+    view = MemberView(
+        run=RUN,
+        test=7,
+        rendezvous=digest,
+        member=host.name,
+        boot_id=host.boot_id,
+        version="1.0",
+        outcome=Outcome.OK,
+        bytes_per_s=1e9,
+        rails=(),
+        peers=(),
+        detail="",
+    )
+    return replace(view, **changes)
 
 
 ONE, TWO, THREE = Host(1), Host(2), Host(3)

@@ -56,10 +56,10 @@ class Candidates:
         for name, summary in self.records.all_summaries():
             why = self.wanted(name, summary)
             fit = summary.state is State.READY or summary.code == FABRIC_SUSPECT or bool(why)
-            node = self.nodes.get(name)
-            if not (fit and summary.has_nics) or node is None:
+            boot = self.nodes.boot_of(name)
+            if not (fit and summary.has_nics) or boot is None:
                 continue
-            proof = self._proof(summary, boot_id(node))
+            proof = self._proof(summary, boot)
             # It waits for a repair, though a budget may keep it at work.
             if proofs.is_named(proof):
                 continue
@@ -67,8 +67,7 @@ class Candidates:
             if name in self.budgets.between or self._rests_until_s.get(name, 0.0) > self.monotonic_s():
                 continue
             if not self.hindrance(name):
-                jobs = () if why else tuple(self.spoken_for(name))
-                rows.append(Row(name, summary.place[1], proof, why, jobs))
+                rows.append(Row(name, summary.place[1], proof, why, tuple(self.spoken_for(name))))
         return rows, sound
 
     def proof(self, name: str, boot: str) -> FabricProof | None:

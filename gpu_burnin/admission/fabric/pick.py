@@ -23,7 +23,7 @@ class Row:
     """A node that could be tested now: it is there, idle, has a NIC, and nothing else is asked of it.
 
     `proof` is of this boot, None for none. `wanted` is why somebody waits for its test, "" for nobody. `jobs` are about
-    to start on it, and wait for no such test: only with a suspect of the same job it is tested.
+    to start on it.
     """
 
     name: str
@@ -31,6 +31,15 @@ class Row:
     proof: FabricProof | None = None
     wanted: str = ""
     jobs: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> bool:
+        """Whether jobs are about to start on it that wait for no test of it: then it only helps others of these."""
+        return bool(self.jobs) and not self.wanted
+
+    def shares_job(self, other: Row) -> bool:
+        """Whether a job is about to start on both."""
+        return not set(self.jobs).isdisjoint(other.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class Turns:
             return row.wanted
         if is_suspect(row.proof):
             return "it failed with another node, and nothing explains that yet"
-        if not self.every_s or row.jobs:
+        if not self.every_s or row.kept:
             return ""
         if not is_proven(row.proof):
             return "it has not passed two tests in this boot"
@@ -71,6 +80,13 @@ class Turns:
         return self.now_s - epoch_s(row.proof.tested_at) if row.proof is not None else float("inf")
 
 
+def waited_for(rows: Iterable[Row]) -> list[Row]:
+    """Those that somebody waits for, and what jobs that wait hold idle beside them: none of these takes work now."""
+    known = list(rows)
+    jobs = {job for row in known if row.wanted for job in row.jobs}
+    return [row for row in known if row.wanted or not (jobs.isdisjoint(row.jobs) or is_suspect(row.proof))]
+
+
 def pick(
     rows: Sequence[Row], places: int, turns: Turns, rng: random.Random, due: Mapping[str, int] | None = None
 ) -> list[Choice]:
@@ -79,13 +95,15 @@ def pick(
     `due` are leaves whose turn it is as a whole, and how many nodes each has: such a one is tested where all of them
     are free, proven, and not to be tested as pairs.
     """
+    if places < 2 or not (due or any(turns.why(row) for row in rows)):
+        return []
     shuffled = sorted((row for row in rows if not is_named(row.proof)), key=lambda row: row.name)
     rng.shuffle(shuffled)
     free = _Free(shuffled, turns)
     chosen = _pairs(shuffled, free, places, turns)
     left = places - 2 * len(chosen)
     for leaf, size in (due or {}).items():
-        members = sorted(row.name for row in free.pool(_Kind.PROVEN, leaf) if not row.jobs)
+        members = sorted(row.name for row in free.pool(_Kind.PROVEN, leaf) if not row.kept)
         if LEAST_GROUP <= size == len(members) <= min(left, MOST_GROUP):
             chosen.append(Choice(tuple(members), f"all nodes of {leaf} are idle"))
             left -= size
@@ -186,7 +204,7 @@ def _proven(suspect: Row, free: _Free) -> Row | None:
 def _two_unproven(suspect: Row, free: _Free) -> tuple[str, str] | None:
     """Two that pass with each other once more, and may then be partners of suspects."""
     for leaf in (suspect.leaf, None):
-        able = [row for row in islice(free.pool(_Kind.UNPROVEN, leaf), _MOST_COMPARED) if not row.jobs]
+        able = [row for row in islice(free.pool(_Kind.UNPROVEN, leaf), _MOST_COMPARED) if not row.kept]
         if len(able) > 1:
             first = max(able, key=lambda row: (_passes(row), free.age_s(row)))
             known, near = _partners(first), first.leaf
@@ -219,9 +237,11 @@ def _suspect(row: Row, free: _Free, turns: Turns) -> Row | None:
 def _best(row: Row, free: _Free, others: Iterable[Row]) -> Row | None:
     known, needs_proven = _partners(row), bool(row.wanted) or is_suspect(row.proof)
 
-    def rank(other: Row) -> tuple[bool, bool, bool, int, float]:
+    def rank(other: Row) -> tuple[bool, bool, bool, bool, int, float]:
         fit = is_proven(other.proof)
         return (
+            # Its job holds them idle: others could take work meanwhile.
+            bool(row.wanted and row.jobs) and not row.shares_job(other),
             other.name in known,
             fit is not needs_proven,
             # Two that are waited for are served by one test.
@@ -235,8 +255,8 @@ def _best(row: Row, free: _Free, others: Iterable[Row]) -> Row | None:
 
 
 def _may_meet(row: Row, other: Row) -> bool:
-    """A job's node is in no test but with a suspect of that job."""
-    return not other.jobs or (is_suspect(row.proof) and not set(row.jobs).isdisjoint(other.jobs))
+    """A job's node is in no test but with one of that job: a suspect, or one whose test the job waits for."""
+    return not other.kept or ((is_suspect(row.proof) or bool(row.wanted)) and row.shares_job(other))
 
 
 def _partners(row: Row) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from gpu_burnin.admission.decide.times import stamp
 from gpu_burnin.admission.fabric import course, proofs
 from gpu_burnin.admission.fabric.candidates import Candidates
 from gpu_burnin.admission.fabric.course import Step
-from gpu_burnin.admission.fabric.pick import Choice, Turns, pick
+from gpu_burnin.admission.fabric.pick import Choice, Turns, pick, waited_for
 from gpu_burnin.admission.fabric.writes import Writes, each
 from gpu_burnin.admission.fabric_config import FabricRules
 from gpu_burnin.admission.service.journal import EventRecorder, Journal, lease_reference, node_reference
@@ -42,7 +42,7 @@ _WRITE_FOR_S = 600.0
 # What is told once of all tests that could not begin.
 _BEGIN = "begin"
 # So many nodes at most are in tests since somebody waits for these: after a power cut all do.
-_MOST_WAITING = 128
+_MOST_WAITING = 256
 
 
 @dataclass
@@ -314,9 +314,9 @@ class FabricTests:
         due = {leaf: size for leaf, size in sizes.items() if every_s and self._leaf_due_s(leaf) <= self._monotonic_s()}
         turns = Turns(every_s, now_s, self.again_s, lone=sound < 2)
         chosen = pick(rows, self._places(), turns, self.rng, due)
-        # Who is waited for takes no work meanwhile, so that two of them take no place of those that may.
+        # Who is waited for takes no work meanwhile, so that two of these take no place of those that may.
         taken = {name for choice in chosen for name in choice.members}
-        waiting = [row for row in rows if row.wanted and row.name not in taken]
+        waiting = [row for row in waited_for(rows) if row.name not in taken]
         room = _MOST_WAITING - len(self._budgets.between) - len(taken)
         for choice in (*chosen, *pick(waiting, room, replace(turns, every_s=0.0, lone=False), self.rng)):
             self._attempt(_BEGIN, partial(self._begin_test, choice))

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from gpu_burnin.admission.client import Object
 from gpu_burnin.admission.decide.facts import is_shut
+from gpu_burnin.admission.decide.nodes import boot_id
 from gpu_burnin.admission.decide.retest import overdue_at
 from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.service.packed import PackedStore
@@ -127,6 +128,9 @@ class Nodes(PackedStore):
     def __init__(self, trim: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         super().__init__()
         self._trim = trim
+        # Asked of all at once, each few seconds: to read 7,500 Nodes for it would take as long as all else of that.
+        self._boots: dict[str, str] = {}
+        self._lock = threading.Lock()
 
     def put(self, item: Object, *, listed: bool = False) -> str:
         """See Store."""
@@ -135,12 +139,25 @@ class Nodes(PackedStore):
             return ""
         trimmed = dict(self._trim(item))
         trimmed["metadata"] = {k: v for k, v in trimmed["metadata"].items() if k != "resourceVersion"}
-        _, changed = self._keep(name, version, trimmed, listed)
+        with self._lock:
+            fresh, changed = self._keep(name, version, trimmed, listed)
+            if fresh:
+                self._boots[name] = boot_id(trimmed)
         return name if changed else ""
+
+    def drop(self, name: str) -> str:
+        """See Store."""
+        with self._lock:
+            self._boots.pop(name, None)
+            return super().drop(name)
 
     def get(self, name: str) -> Mapping[str, Any] | None:
         """The trimmed Node, with its version."""
         return self._find(name)
+
+    def boot_of(self, name: str) -> str | None:
+        """The boot that kubelet last reported, or ""; None where there is no such Node."""
+        return self._boots.get(name)
 
 
 class Records(PackedStore):

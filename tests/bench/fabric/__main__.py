@@ -5,10 +5,11 @@
 - large: 1 % of 7,500 nodes at once, and faults of switches.
 - clean: 1,000 fleets without a fault; whatever is named there is a false name.
 - flaky: faults that show in a share of their tests, with more pairings.
+- power-cut: 7,500 nodes that come back at once, and are let in after a pass with another one.
 
 Every test has noise: of sound ones 0.2 % fail, and of those through a fault 2 % pass; rates differ by 2 %. Node-minutes
 are by the times that the settings assume; of flaky faults, they and the tests are those of each node. `--runs` scales
-all but the plan; at 1 it takes some minutes.
+all but the plan; at 1 it takes some minutes. power-cut has no noise.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gpu_burnin.fabric.claim import Part
 from gpu_burnin.fabric.model import Fabric, Settings, State, Through
 from gpu_burnin.fleet.fabric.cost import forecast
 from gpu_burnin.fleet.fabric.planner import next_round
+from tests.bench.fabric import power_cut as power_cuts
 from tests.bench.fabric.draw import OF_A_LEAF, OF_A_NODE, fault, many
 from tests.bench.fabric.simulate import Outcomes, simulate, site, usual_rates
 
@@ -38,7 +40,7 @@ CLEAN = {2: 150, 3: 150, 5: 150, 17: 150, 41: 150, 127: 150, 511: 80, LARGE: 20}
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("phases", nargs="*", default=["plan", "constant", "large", "clean", "flaky"])
+    parser.add_argument("phases", nargs="*", default=["plan", "constant", "large", "clean", "flaky", "power-cut"])
     parser.add_argument("--runs", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
@@ -48,6 +50,7 @@ def main() -> None:
         "large": large,
         "clean": clean,
         "flaky": flaky,
+        "power-cut": power_cut,
     }
     for name in arguments.phases:
         began_s = time.process_time()
@@ -141,6 +144,12 @@ def flaky(runs: float, seed: int) -> None:
                 f"{minutes:.1f} |",
                 flush=True,
             )
+
+
+def power_cut(runs: float, seed: int) -> None:
+    """Nodes that all wait for a test with another one."""
+    print(power_cuts.HEAD)
+    print(power_cuts.row(int(LARGE * min(runs, 1.0)), seed), flush=True)
 
 
 def _one(fabric: Fabric, part: Part, settings: Settings, key: str) -> Outcomes:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gpu_burnin.admission.fabric.pick import Row, Turns, pick
+from gpu_burnin.admission.fabric.pick import Row, Turns, pick, waited_for
 from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
 
 NOW_S = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC).timestamp()
@@ -108,6 +108,23 @@ def test_a_node_that_a_job_is_about_to_have_meets_a_suspect_of_that_job_alone() 
     assert pairs([Row("s", "a", SUSPECT, jobs=("j",)), mine, other]) == [("s", "p")]
     assert pairs([Row("s", "a", SUSPECT), mine, other]) == []
     assert pairs([Row("w", "a", wanted="x"), mine]) == [] == pairs([Row("n", "a", jobs=("j",)), Row("m", "a")])
+
+
+def test_nodes_that_a_job_waits_for_meet_those_of_that_job_first_also_one_with_a_fresh_pass() -> None:
+    met = replace(PROVEN, partners=("fresh",))
+    old, fresh = Row("old", "a", met, wanted="x", jobs=("j",)), Row("fresh", "b", PROVEN, jobs=("j",))
+    other, idle = Row("other", "a", PROVEN, jobs=("k",)), Row("idle", "a", PROVEN)
+    assert pairs([old, idle, fresh, other]) == [("old", "idle")], "of its leaf, before any of another one"
+    assert pairs([old, replace(fresh, leaf="a"), idle, other]) == [("old", "fresh")]
+    assert pairs([old, fresh, other]) == [("old", "fresh")]
+    assert pairs([old, other]) == [] == pairs([fresh, other])
+
+
+def test_what_a_job_that_waits_holds_idle_may_be_in_its_tests_without_a_place() -> None:
+    old, fresh = Row("old", "a", wanted="x", jobs=("j",)), Row("fresh", "a", PROVEN, jobs=("j",))
+    suspect, other = Row("s", "a", SUSPECT, jobs=("j",)), Row("other", "a", PROVEN, jobs=("k",))
+    waits = Row("waits", "a", wanted="its own pass is no proof of the fabric")
+    assert waited_for([old, fresh, suspect, other, waits, Row("idle", "a", PROVEN)]) == [old, fresh, waits]
 
 
 def test_a_large_fleet_is_looked_through_in_a_moment() -> None:

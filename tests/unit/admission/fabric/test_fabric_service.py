@@ -12,39 +12,32 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
-from gpu_burnin.admission.decide import trim_node
+from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.fabric.candidates import Candidates
 from gpu_burnin.admission.fabric.service import FabricTests
 from gpu_burnin.admission.fabric.writes import Writes
 from gpu_burnin.admission.fabric_config import FabricRules
 from gpu_burnin.admission.service.budgets import Budgets
-from gpu_burnin.admission.service.cache import Nodes, Pods, Records
+from gpu_burnin.admission.service.cache import Pods
 from gpu_burnin.admission.service.journal import EventRecorder, Journal
 from gpu_burnin.admission.service.metrics import Metrics
-from gpu_burnin.api import fabric_view, rendezvous
 from gpu_burnin.api.agent_note import AgentNote, note_text
-from gpu_burnin.api.fabric_documents import parse_signed
-from gpu_burnin.api.fabric_note import FabricAnswer, Part, fabric_text, read_fabric_request
-from gpu_burnin.api.fabric_view import MemberView, Outcome
+from gpu_burnin.api.fabric_note import read_fabric_request
+from gpu_burnin.api.fabric_view import Outcome
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import (
     Accepted,
     Ask,
-    Identity,
-    NodeAdmission,
-    Place,
     Request,
     Spec,
     State,
     Status,
-    document,
     spec_document,
     status_document,
 )
-from gpu_burnin.api.rendezvous import Nic, parse_test
-from tests.support.fake_api import apply_patch
-from tests.support.rendezvous_hosts import SECRET, Host
+from gpu_burnin.api.rendezvous import parse_test
+from tests.support.fabric_cluster import FabricCluster
+from tests.support.rendezvous_hosts import Host
 
 NAMES = Names()
 NOW = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
@@ -63,39 +56,30 @@ class Alarms:
 
 
 @dataclass
-class Fleet:
+class Fleet(FabricCluster):
     """Hosts in one leaf. `bad` send wrong bytes, `dead` have no agent, `hung` ones begin and give no view.
 
-    Writes of `failing` names meet a conflict. `braked`: the gate's budget keeps at work what tests have found.
+    `braked`: the gate's budget keeps at work what tests have found.
     """
 
-    hosts: dict[str, Host]
     bad: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     hung: set[str] = field(default_factory=set)
-    failing: set[str] = field(default_factory=set)
     paused: str = ""
     now_s: float = 0.0
     rules: FabricRules = RULES
     braked: bool = False
-    objects: dict[str, Any] = field(default_factory=dict)
     alarms: Alarms = field(default_factory=Alarms)
     chosen: dict[str, object] = field(default_factory=dict)
     places: int = 8
     said: io.StringIO = field(default_factory=io.StringIO)
 
     def __post_init__(self) -> None:
-        self.version = 100
-        self.nodes, self.records = Nodes(trim_node), Records(NAMES)
+        super().__post_init__()
         self.pods, self.metrics = Pods(NAMES.hold_until), Metrics()
-        for name, host in self.hosts.items():
-            spec = Spec(Identity(host.key), place=Place(leaf="a"), fabric=(Nic(0, f"198.51.100.{host.number}"),))
+        for host in self.hosts.values():
             accepted = Accepted(1, host.boot_id, "", "", "quick", "", "", "")
-            made = NodeAdmission(name, spec, Status(State.READY, accepted=accepted))
-            self.put(RECORD + name, {**document(made, NAMES), "status": status_document(made.status)})
-            notes = {NAMES.agent: note_text(AgentNote(host.boot_id))}
-            status = {"nodeInfo": {"bootID": host.boot_id}}
-            self.put(NODE + name, {"metadata": {"name": name, "annotations": notes}, "spec": {}, "status": status})
+            self.add(host, f"198.51.100.{host.number}", "a", Status(State.READY, accepted=accepted))
         self.lead()
 
     def lead(self, wanted: str = "") -> None:
@@ -123,45 +107,10 @@ class Fleet:
             rng=random.Random(1),
         )
 
-    # The API server.
-
-    def put(self, path: str, item: dict[str, Any]) -> dict[str, Any]:
-        self.version += 1
-        item = {**item, "metadata": {**item["metadata"], "resourceVersion": str(self.version)}}
-        self.objects[path] = item
-        (self.nodes if path.startswith(NODE) else self.records).put(item)
-        return item
-
-    def patch(self, path: str, patch: list[dict[str, Any]], what: str = "") -> dict[str, Any]:
-        path = path.removesuffix("/status")
-        name = path.rpartition("/")[2]
-        if name in self.failing or patch[0]["value"] != self.objects[path]["metadata"]["resourceVersion"]:
-            raise Conflict(f"{name}: it has changed", 409)
-        return self.put(path, apply_patch(self.objects[path], patch))
-
-    def find(self, path: str) -> dict[str, Any] | None:
-        return cast("dict[str, Any] | None", self.objects.get(path))
-
     # What nodes and decide() do.
-
-    def notes(self, name: str) -> dict[str, str]:
-        return cast("dict[str, str]", self.objects[NODE + name]["metadata"]["annotations"])
-
-    def annotate(self, name: str, key: str, value: str | None) -> None:
-        item = self.objects[NODE + name]
-        notes = {k: v for k, v in self.notes(name).items() if k != key} | ({key: value} if value else {})
-        if notes != self.notes(name):
-            self.put(NODE + name, {**item, "metadata": {**item["metadata"], "annotations": notes}})
 
     def boot(self, name: str, boot_id: str) -> None:
         self.annotate(name, NAMES.agent, note_text(AgentNote(boot_id)))
-
-    def status(self, name: str, **changes: Any) -> None:
-        item = self.objects[RECORD + name]
-        self.put(RECORD + name, {**item, "status": {**item["status"], **changes}})
-
-    def proof(self, name: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", self.objects[RECORD + name]["status"].get("fabric") or {})
 
     def outcomes(self) -> dict[str, str]:
         return {name: str(self.proof(name).get("outcome", "")) for name in self.hosts}
@@ -173,10 +122,7 @@ class Fleet:
         """decide() sets and takes the taint, and the state; agents answer."""
         for name, host in self.hosts.items():
             text = self.notes(name).get(NAMES.fabric_test)
-            item = self.objects[NODE + name]
-            taints = [{"key": NAMES.testing, "effect": "NoSchedule"}] if text else []
-            if item["spec"].get("taints", []) != taints:
-                self.put(NODE + name, {**item, "spec": {"taints": taints}})
+            self.taint(name)
             code = {"suspect": "FABRIC_SUSPECT", "named": "FABRIC_NODE"}.get(self.outcomes()[name], "")
             state = {"suspect": "suspect", "named": "quarantined"}.get(self.outcomes()[name], "ready")
             state = "ready" if self.braked else state
@@ -186,31 +132,9 @@ class Fleet:
                 self.annotate(name, NAMES.fabric, self.answer(name, host, text) if text else None)
 
     def answer(self, name: str, host: Host, text: str) -> str:
-        request = read_fabric_request(text)
-        test = parse_test(request.test.encode())
-        if not request.offer:
-            made = rendezvous.rendezvous_of(test, NOW + timedelta(seconds=self.now_s), 20001, SECRET)
-            offer = host.signed(made.canonical()).document().decode() if test.names[0] == name else ""
-            return fabric_text(FabricAnswer(request.id, Part.READY, host.boot_id, offer=offer))
-        if name in self.hung:
-            return fabric_text(FabricAnswer(request.id, Part.RUNNING, host.boot_id))
-        outcome = Outcome.WRONG if set(test.names) & self.bad else Outcome.OK
-        digest = parse_signed(request.offer.encode()).digest
-        view = MemberView(
-            run=test.run,
-            test=test.test,
-            rendezvous=digest,
-            member=name,
-            boot_id=host.boot_id,
-            version="1.0",
-            outcome=outcome,
-            bytes_per_s=None,
-            rails=(),
-            peers=(),
-            detail="",
-        )
-        signed = host.signed(view.canonical(), fabric_view.NAMESPACE).document().decode()
-        return fabric_text(FabricAnswer(request.id, Part.DONE, host.boot_id, view=signed))
+        members = parse_test(read_fabric_request(text).test.encode()).names
+        outcome = Outcome.WRONG if set(members) & self.bad else Outcome.OK
+        return host.answer(text, NOW + timedelta(seconds=self.now_s), None if name in self.hung else outcome)
 
     def go_on(self, seconds: int) -> None:
         for _ in range(seconds):

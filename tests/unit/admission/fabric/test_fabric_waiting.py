@@ -73,6 +73,16 @@ def test_nodes_of_a_job_that_is_about_to_start_are_in_no_test_that_it_does_not_w
     assert made.under_test() == {"gpu-1", "gpu-2"}
 
 
+def test_the_last_of_an_odd_job_is_tested_with_another_one_of_it_that_has_passed() -> None:
+    """All of the fleet is the job's, and no place is left for standing tests."""
+    made = fleet(3, places=0)
+    made.service.candidates.spoken_for = lambda name: ["ml/job"]
+    made.service.candidates.wanted = lambda name, summary: "" if made.proof(name) else "a job"
+    made.go_on(40)
+    assert made.outcomes() == dict.fromkeys(made.hosts, "passed")
+    assert sorted(made.proof(name)["passes"] for name in made.hosts) == [1, 1, 2]
+
+
 def test_a_suspect_of_a_job_is_tested_with_nodes_of_its_job_and_of_no_other() -> None:
     jobs = {"gpu-1": ["ml/a"], "gpu-2": ["ml/a"], "gpu-3": ["ml/b"]}
     made = fleet(3)

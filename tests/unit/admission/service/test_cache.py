@@ -99,9 +99,20 @@ def test_a_record_that_is_not_understood_is_kept_and_told_when_it_is_looked_at()
     assert records.summaries["a"].state == "new" and records.summaries["a"].use is None
 
 
+def test_the_boot_of_a_node_is_that_of_its_newest_version() -> None:
+    nodes = Nodes(trim_node)
+    for version, boot in (("7", "b-1"), ("9", "b-2"), ("8", "late")):
+        node = make_node(boot=boot)
+        nodes.put({**node, "metadata": {**node["metadata"], "resourceVersion": version}})
+    name = node["metadata"]["name"]
+    assert nodes.boot_of(name) == "b-2"
+    nodes.drop(name)
+    assert nodes.boot_of(name) is None
+
+
 def test_an_object_that_is_known_is_not_packed_again() -> None:
     """The watch brings each of our own writes once more."""
-    trimmed = []  # type: ignore[var-annotated]
+    trimmed: list[str] = []
 
     def trim(node: Any) -> Any:
         trimmed.append(node["metadata"]["resourceVersion"])
