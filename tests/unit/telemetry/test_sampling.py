@@ -215,19 +215,24 @@ def test_xids_of_nvml_are_told_with_their_gpu(node: Node, tmp_path: Path) -> Non
 def test_a_sensor_that_hangs_does_not_hold_the_run(
     node: Node, scenario_environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    until = Sampling._until
+    until, hangs = Sampling._until, tmp_path / "hangs"
 
     def healthy_first(samplers: Sampling, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """The healthy one may be slow: the time begins when it is ready, or has ended."""
+        """Both may be slow: the time begins when the healthy one is ready, or has ended, and the other one hangs."""
         record, process = samplers._records[0], samplers._processes[0]
         until(samplers, lambda: not process.open if samplers._stopped else record.ready, PATIENCE_S)
+        if not when:
+            wait_until(hangs.exists)
         return until(samplers, condition, timeout_s)
 
     monkeypatch.setattr(Sampling, "_until", healthy_first)
+    monkeypatch.setenv("MUSTER_FAKE_NVML_HANGS", str(hangs))
     gpus, watcher = node("gpus = 2\n"), Watcher()
     scenario_environment(f"gpus = 2\ngpu1.hang.nvmlDeviceGetPowerUsage{when} = 60\n")  # in the healthy one's place
     with sampling(gpus, tmp_path, watcher, stop_s=0.3, ready_s=PATIENCE_S if when else 0.3) as samplers:
         watcher.wait_for_events(gpus[:1], 3)
+        # It hangs by the count of its reads; the healthy one's events come by time, however few reads fit into that.
+        wait_until(hangs.exists)
         findings = samplers.findings()
     assert samplers.left_behind == ()
     assert source(findings, gpus[0]).alive
