@@ -25,6 +25,8 @@ from tests.support.clocks import PATIENCE_S, has_ended, wait_until
 from tests.support.observed import observed
 
 INTERVAL_S = 0.02
+# Of the faults below.
+FAULT_AFTER_S = 0.1
 Environment = Callable[[str], dict[str, str]]
 Node = Callable[[str], tuple[Gpu, ...]]
 
@@ -161,17 +163,21 @@ MORE_FAULTS: list[tuple[str, list[str], list[str]]] = [
 def faulty_run(
     request: pytest.FixtureRequest, fake_nvml: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[list[tuple[str, list[str], list[str]]], tuple[Gpu, ...], TelemetryFindings]]:
-    """One run over GPUs that each have another fault."""
+    """One run over GPUs that each have another fault, whose time begins when all counters were read once."""
     faults, folder = request.param, tmp_path_factory.mktemp("faults")
     lines = [f"gpu{number}.{line}" for number, (line, _, _) in enumerate(faults) if line]
     (folder / "scenario").write_text("\n".join([f"gpus = {len(faults)}", *lines, ""]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(fake_nvml))
         patch.setenv("MUSTER_FAKE_NVML_SCENARIO", str(folder / "scenario"))
+        patch.setenv("MUSTER_FAKE_NVML_CLOCK", str(folder / "clock"))
         gpus = tuple(to_gpu(state, "h100-sxm5-80gb") for state in read_inventory_in_child().gpus)
         watcher = Watcher()
         with sampling(gpus, folder, watcher) as samplers:
-            watcher.wait_for_events(gpus, 4)
+            (folder / "clock").touch()
+            faulty_s = time.monotonic() + FAULT_AFTER_S
+            # All samples of the second message are after that of the first.
+            watcher.wait(lambda: all(sum(t_s > faulty_s for t_s in one.series().t_s) >= 2 for one in samplers._records))
             yield faults, gpus, samplers.findings()
 
 
