@@ -64,13 +64,13 @@ def first_of_all(cluster: Cluster, pods: dict[str, AgentPod], since_s: float) ->
     machine.register()
     pod = pods[FIRST] = AgentPod(cluster, machine)
     pod.start()
-    until("the agent says who it is", lambda: "says who it is" in pod.words(), 30)
+    until("the agent says who it is", lambda: "says who it is" in pod.words())
     approve = ["attach", "approve", "--level", "quick", "--allow-simulated"]
     refused = cluster.muster(*approve, f"{FIRST}=SHA256:other")
     assert refused.returncode == 1 and pod.fingerprint() in refused.stderr
     done = cluster.muster(*approve, f"{FIRST}={pod.fingerprint()}")
     assert done.returncode == 0, done.stderr
-    until("the first verdict", lambda: machine.state() == ("ready", "PASS"), 60)
+    until("the first verdict", lambda: machine.state() == ("ready", "PASS"))
     # The driver's library was found by the first process of the pod.
     assert "NVML" not in pod.words()
     print(f"from muster attach to the first verdict: {time.monotonic() - since_s:.1f} s")
@@ -106,7 +106,7 @@ def sick_one(cluster: Cluster, pods: dict[str, AgentPod]) -> None:
     assert machine.try_to_register(spec={"taints": [TAINT]}).status == 201
     pod = pods[SICK] = AgentPod(cluster, machine, "sick-ecc-xid79")
     pod.start()
-    until("the sick node's agent says who it is", lambda: "says who it is" in pod.words(), 30)
+    until("the sick node's agent says who it is", lambda: "says who it is" in pod.words())
     expected = cluster.directory / "expected"
     approve = ["attach", "approve", "--level", "quick", "--allow-simulated", "--expect", str(expected)]
     expected.write_text(f"{SICK} machine-id {'0' * 32}\n")
@@ -116,7 +116,7 @@ def sick_one(cluster: Cluster, pods: dict[str, AgentPod]) -> None:
     done = cluster.muster(*approve, SICK)
     assert done.returncode == 0, done.stderr
     assert cluster.api().get(f"{ADMISSIONS}/{SICK}")["spec"]["identity"]["trust"] == "first-use"
-    until("the sick node is named", lambda: machine.state()[1] == "ECC_UNCORRECTED", 60)
+    until("the sick node is named", lambda: machine.state()[1] == "ECC_UNCORRECTED")
     assert TAINT in machine.taints()
     assert "GPU 1" in cluster.muster("why", SICK).stdout
 
@@ -159,8 +159,8 @@ def at_random(cluster: Cluster, pod: AgentPod) -> None:
     )
     done = cluster.muster("retest", "--random", "1%", "--reason", "by chance", "--seed", str(seed), "--json")
     assert json.loads(done.stdout)["asked"] == [name], done.stderr
-    until("it is tested", lambda: Store(pod.state).counter() > before and tested(cluster, name), 60)
-    until("it is let in", lambda: pod.machine.state() == ("ready", "PASS") and pod.machine.taints() == [], 30)
+    until("it is tested", lambda: Store(pod.state).counter() > before and tested(cluster, name))
+    until("it is let in", lambda: pod.machine.state() == ("ready", "PASS") and pod.machine.taints() == [])
 
 
 def ended_in_a_burn_in(cluster: Cluster, pod: AgentPod) -> None:
@@ -172,7 +172,7 @@ def ended_in_a_burn_in(cluster: Cluster, pod: AgentPod) -> None:
         ask = Ask(asks.user(cluster.api()), end.__name__, rfc3339(datetime.now(UTC)))
         [asked] = asks.ask_all(cluster.api(), NAMES, [name], asks.Verb.RETEST, ask)
         assert not asked.failed
-        until("its burn-in is at work", lambda: started(pod, after), 60)  # noqa: B023
+        until("its burn-in is at work", lambda: started(pod, after))  # noqa: B023
         assert pod.running is not None
         running = descendants(pod.running.pid)
         assert running
@@ -184,10 +184,10 @@ def ended_in_a_burn_in(cluster: Cluster, pod: AgentPod) -> None:
             left = sorted(one.name for one in last.path.iterdir())
             assert pod.report()["interrupted"], (left, last.journal.read_text()[-1500:], told)
         pod.configure(hbm_bytes=_SHORT_BYTES)
-        until("nothing of it runs on", lambda: not any(alive(one) for one in running), 20)  # noqa: B023
+        until("nothing of it runs on", lambda: not any(alive(one) for one in running))  # noqa: B023
         pod.start()
-        until("it is tested after all", lambda: tested(cluster, name), 60)
-        until("it is let in", lambda: pod.machine.state() == ("ready", "PASS") and pod.machine.taints() == [], 30)
+        until("it is tested after all", lambda: tested(cluster, name))
+        until("it is let in", lambda: pod.machine.state() == ("ready", "PASS") and pod.machine.taints() == [])
     assert pod.words().count("is started once more") == 2
     codes = {one["code"] for one in cluster.api().get(f"{ADMISSIONS}/{name}")["status"]["transitions"]}
     assert "INTERRUPTED" not in codes, codes
@@ -198,12 +198,12 @@ def without_an_api_server(cluster: Cluster, pod: AgentPod) -> None:
     server, before = cluster.server.apiserver, Store(pod.state).counter()
     server.kill()
     pod.kernel(f"3,1,{time.monotonic_ns() // 1000},-;{_APPLICATION}")
-    until("it sees the XID", lambda: "XID 31" in pod.words(), 30)
+    until("it sees the XID", lambda: "XID 31" in pod.words())
     server.start()
     cluster.server.wait_ready()
-    until("the node is suspect", lambda: Store(pod.state).counter() > before, 90)
+    until("the node is suspect", lambda: Store(pod.state).counter() > before)
     assert "the cluster cannot be asked" in pod.words()
-    until("it is let in", lambda: pod.machine.state() == ("ready", "PASS") and pod.machine.taints() == [], 60)
+    until("it is let in", lambda: pod.machine.state() == ("ready", "PASS") and pod.machine.taints() == [])
 
 
 def drained(cluster: Cluster, pod: AgentPod) -> None:
@@ -221,15 +221,15 @@ def drained(cluster: Cluster, pod: AgentPod) -> None:
 
     done = cluster.muster("node", "quarantine", name, "--reason", "a new fan", "--wait", "0s")
     assert done.returncode == 0, done.stderr
-    until("its work is told", leave.exists, 30)
+    until("its work is told", leave.exists)
     assert "a new fan" in leave.read_text()
-    until("who does not hold is evicted", lambda: leaves("goes"), 30)
+    until("who does not hold is evicted", lambda: leaves("goes"))
     assert not leaves("holds")
     cluster.api().merge(f"{pods}/holds", {"metadata": {"annotations": {NAMES.hold_until: None}}})
-    until("who held is evicted", lambda: leaves("holds"), 30)
+    until("who held is evicted", lambda: leaves("holds"))
     assert cluster.muster("node", "release", name, "--reason", "done", "--wait", "0s").returncode == 0
-    until("nobody is told to leave", lambda: not leave.exists(), 30)
-    until("it is let in", lambda: pod.machine.state() == ("ready", "PASS") and pod.machine.taints() == [], 30)
+    until("nobody is told to leave", lambda: not leave.exists())
+    until("it is let in", lambda: pod.machine.state() == ("ready", "PASS") and pod.machine.taints() == [])
 
 
 def by_ssh_host_key(cluster: Cluster, pods: dict[str, AgentPod]) -> None:
@@ -245,7 +245,7 @@ def by_ssh_host_key(cluster: Cluster, pods: dict[str, AgentPod]) -> None:
     key.parent.mkdir()
     new_host_key(key)
     pod.start()
-    until("the agent says who it is", lambda: "says who it is" in pod.words(), 30)
+    until("the agent says who it is", lambda: "says who it is" in pod.words())
     known, other = cluster.directory / "known_hosts", cluster.directory / "other-key"
     new_host_key(other)
     approve = ["attach", "approve", "--level", "quick", "--allow-simulated", "--expect", str(known)]
@@ -257,7 +257,7 @@ def by_ssh_host_key(cluster: Cluster, pods: dict[str, AgentPod]) -> None:
     assert done.returncode == 0, done.stderr
     identity = cluster.api().get(f"{ADMISSIONS}/{BY_SSH}")["spec"]["identity"]
     assert (identity["trust"], identity["hostKey"]) == ("compared", own_public_key(key))
-    until("it is let in", lambda: machine.state() == ("ready", "PASS") and machine.taints() == [], 60)
+    until("it is let in", lambda: machine.state() == ("ready", "PASS") and machine.taints() == [])
     assert not (pod.state / "identity").exists()
     assert cluster.attach(Mode.ENFORCING)
 
@@ -268,11 +268,11 @@ def lost_its_key(cluster: Cluster, pod: AgentPod) -> None:
     pod.terminate()
     (pod.state / "identity/ed25519").unlink()
     pod.start()
-    until("its key is another", lambda: "another key was decided on" in pod.words(), 30)
+    until("its key is another", lambda: "another key was decided on" in pod.words())
     pod.terminate()
     assert cluster.muster("attach", "forget", name).returncode == 0
     pod.start()
-    until("it says again who it is", lambda: pod.words().count("says who it is") == 2, 30)
+    until("it says again who it is", lambda: pod.words().count("says who it is") == 2)
     refused = cluster.muster("attach", "approve", name, "--level", "quick", "--allow-simulated")
     assert refused.returncode == 1 and "approved with another key" in refused.stderr
     again = cluster.muster("attach", "approve", name, "--again", "--level", "quick", "--allow-simulated")
@@ -289,16 +289,16 @@ def rebooted(pod: AgentPod) -> None:
     pod.kernel("6,0,0,-;Linux version")
     assert machine.report() == 403
     pod.start()
-    until("the new boot is closed", lambda: TAINT in machine.taints(), 30)
+    until("the new boot is closed", lambda: TAINT in machine.taints())
     assert machine.report() == 200
-    until("it is let in", lambda: machine.state() == ("ready", "PASS") and machine.taints() == [], 60)
+    until("it is let in", lambda: machine.state() == ("ready", "PASS") and machine.taints() == [])
     assert pod.report()["host"]["boot_id"] == machine.boot
 
 
 def fatal(pod: AgentPod) -> None:
     """A fatal XID in the kernel log: out at once, by the statement that the agent signs."""
     pod.kernel(f"3,2,{time.monotonic_ns() // 1000},-;{_FATAL}")
-    until("the node is out", lambda: pod.machine.state()[1] == "XID_FATAL" and TAINT in pod.machine.taints(), 30)
+    until("the node is out", lambda: pod.machine.state()[1] == "XID_FATAL" and TAINT in pod.machine.taints())
     assert NAMES.evidence in annotations_of(pod.machine)
 
 

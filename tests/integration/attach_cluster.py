@@ -38,6 +38,7 @@ from gpu_burnin.node.contained import enrol
 from gpu_burnin.settings.config import Config, PublishConfig
 from gpu_burnin.system import host
 from gpu_burnin.system.clock import rfc3339
+from gpu_burnin.system.files import write_atomic
 from gpu_burnin.types import Verdict
 from tests.integration.gate import NODES, node_info
 from tests.integration.kube import (
@@ -50,7 +51,7 @@ from tests.integration.kube import (
     until,
 )
 from tests.support.admission_helpers import Signer, new_host_key
-from tests.support.clocks import wait_until
+from tests.support.clocks import PATIENCE_S, wait_until
 from tests.support.command_line import called
 from tests.support.server_helpers import write_kubeconfig
 
@@ -126,7 +127,8 @@ class Cluster:
     def bearer(self, account: str, pod: str = "", node: str = "") -> Path:
         """A kubeconfig with such a token."""
         token = self.directory / f"{account}-{pod or 'none'}.token"
-        token.write_text(self.token(account, pod, node))
+        # A process that was started with the one before goes on with this one.
+        write_atomic(token, self.token(account, pod, node).encode())
         place = token.with_suffix(".kubeconfig")
         cluster = {"certificate-authority": str(self.server.authority.ca)}
         return write_kubeconfig(place, f"https://127.0.0.1:{self.server.port}", {"tokenFile": str(token)}, **cluster)
@@ -181,7 +183,7 @@ class Cluster:
             yield running
         finally:
             running.terminate()
-            running.wait(20)
+            running.wait(PATIENCE_S)
 
     @contextmanager
     def webhook(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -227,7 +229,7 @@ class Cluster:
         if found is not None:
             assert found["status"]["phase"] == "Terminating"
             self.api().replace(f"{path}/finalize", {**found, "spec": {"finalizers": []}})
-        until("the namespace's end", lambda: self.api().find(path) is None, 30)
+        until("the namespace's end", lambda: self.api().find(path) is None)
 
     def groups(self) -> set[str]:
         """Of its API."""

@@ -23,9 +23,11 @@ import yaml
 from gpu_burnin.api.attached import AGENT_ACCOUNT
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from gpu_burnin.system import host
+from gpu_burnin.system.files import write_atomic
 from tests.integration.attach_cluster import Cluster, Machine
-from tests.integration.kube import REPOSITORY
+from tests.integration.kube_files import REPOSITORY
 from tests.lab.nvml import fake_nvml
+from tests.support.clocks import PATIENCE_S
 
 _SCENARIO = "etc/fake-nvml/scenario"
 KERNEL_LOG = "/var/lib/gpu-burnin/kmsg"
@@ -101,7 +103,7 @@ class AgentPod:
         """SIGTERM to the container's first process, as kubelet sends it; its exit code."""
         assert self.running is not None
         self.running.terminate()
-        return self.running.wait(25)
+        return self.running.wait(PATIENCE_S)
 
     def kill(self) -> None:
         """SIGKILL to all that runs in the container, as the runtime ends one."""
@@ -111,7 +113,7 @@ class AgentPod:
                     os.kill(one, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-            self.running.wait(20)
+            self.running.wait(PATIENCE_S)
 
     def volume(self, name: str) -> Path:
         """Where one of its own is."""
@@ -194,7 +196,8 @@ class AgentPod:
         """Have its burn-ins test so much of each GPU from now on, as when its ConfigMap was changed."""
         path = self.volume("config") / "agent.yaml"
         found = yaml.safe_load(path.read_text())
-        path.write_text(yaml.safe_dump({**found, "shapes": {**found["shapes"], "hbm_bytes": hbm_bytes}}))
+        changed = {**found, "shapes": {**found["shapes"], "hbm_bytes": hbm_bytes}}
+        write_atomic(path, yaml.safe_dump(changed).encode())
 
     def _configured(self, text: str) -> str:
         found = yaml.safe_load(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -54,12 +55,34 @@ def fleet(lab: Fleet) -> Fleet:
     return lab
 
 
+@contextmanager
+def _started(factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if binaries() is None:
+        pytest.skip(NO_BINARIES)
+    with api_server(factory.mktemp("api")) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real etcd and kube-apiserver with the gate's policies; a test that changes those puts them back."""
-    if binaries() is None:
-        pytest.skip(NO_BINARIES)
-    with api_server(tmp_path_factory.mktemp("api")) as running:
+    with _started(tmp_path_factory) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Another one, of a file's tests alone, which knows NodeAdmissions: they kill it, or count all that is there."""
+    with _started(tmp_path_factory) as running:
+        apply_ledger(running)
+        yield running
+
+
+@pytest.fixture
+def own_of_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same of one test: nodes of others, whose agents are gone, are nobody's partners in it."""
+    with _started(tmp_path_factory) as running:
+        apply_ledger(running)
         yield running
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .kube import REPOSITORY, Part, binaries, defaults, render, until
+from .kube import Part, binaries, until
+from .kube_files import REPOSITORY, defaults, render
 
 PROGRAM = REPOSITORY / "roles/node_dns/files/node_dns.py"
 ADDRESS = "169.254.20.10"

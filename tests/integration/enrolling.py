@@ -29,7 +29,8 @@ from gpu_burnin.fleet.image.enrolments import State
 from gpu_burnin.fleet.image.tokens import mint
 from gpu_burnin.node.signing import own_public_key, sign
 from tests.integration.gate import numbers
-from tests.integration.kube import MERGE_PATCH, Client, Reply, Server, gate_file, until
+from tests.integration.kube import MERGE_PATCH, Client, Reply, Server, until
+from tests.integration.kube_files import gate_file
 from tests.support.admission_helpers import new_host_key
 
 NAMES = Names()

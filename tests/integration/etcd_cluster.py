@@ -14,7 +14,8 @@ from typing import Any
 
 from tests.support.authority import Authority
 
-from .kube import REPOSITORY, Part, binaries, free_ports, until
+from .kube import Part, binaries, free_ports, until
+from .kube_files import REPOSITORY
 
 NO_TOOLS = "no etcd, etcdctl, etcdutl, age and rclone: `apt-get install age rclone`, and fill the cache with `make lab`"
 PROGRAM = REPOSITORY / "roles/etcd_backup/files/etcd_backup.py"

@@ -42,8 +42,8 @@ def fabric_machine(server: Server, folder: Path, number: int) -> Machine:
 
 
 @contextmanager
-def agent(server: Server, folder: Path, number: int) -> Iterator[Machine]:
-    """Such a node with an agent that does its part in tests, until the block ends."""
+def agent(server: Server, folder: Path, number: int, fault: str = "") -> Iterator[Machine]:
+    """Such a node with an agent that does its part in tests, until the block ends; what it sends has this `fault`."""
     machine = fabric_machine(server, folder, number)
     name, folder = machine.name, folder / machine.name
     certificate, key = server.authority.issue(f"system:node:{name}", ["system:nodes"])
@@ -55,6 +55,7 @@ def agent(server: Server, folder: Path, number: int) -> Iterator[Machine]:
     }
     mine = {"node_name": name, "host_key": str(folder / "key"), "state_dir": str(folder / "state")}
     (folder / "config.yaml").write_text(yaml.safe_dump({**mine, "publish": publish}))
+    (folder / "fault").write_text(fault)
     command = [sys.executable, "-m", "tests.support.fabric_agent", str(folder / "config.yaml"), str(folder)]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as running:
         try:

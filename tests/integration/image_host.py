@@ -17,7 +17,8 @@ from pathlib import Path
 import click
 
 from gpu_burnin.node.enrol.seal import Sealed, seal
-from tests.integration.kube import REPOSITORY, Part, Server, ended, until
+from tests.integration.kube import Part, Server, ended, until
+from tests.integration.kube_files import REPOSITORY
 from tests.lab.hosts import cgroup_v1
 from tests.lab.image import ensure_image
 

@@ -16,17 +16,8 @@ import yaml
 
 from gpu_burnin.api.names import JOBSET_USER, KUEUE_USER, SYSTEM_NAMESPACE
 from tests.integration.jobs_stack import NAMES, Jobs
-from tests.integration.kube import (
-    TEAM_POLICIES,
-    Part,
-    Server,
-    api_server,
-    binaries,
-    ended,
-    free_ports,
-    gate_file,
-    until,
-)
+from tests.integration.kube import Part, Server, api_server, binaries, ended, free_ports, until
+from tests.integration.kube_files import TEAM_POLICIES, gate_file
 from tests.integration.native import gang_flags
 
 # Kueue's and JobSet's webhooks that have a namespace of a job: those of teams alone.

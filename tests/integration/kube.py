@@ -1,13 +1,10 @@
-"""A real etcd and kube-apiserver on loopback, with the files that the roles render, for integration tests."""
+"""A real etcd and kube-apiserver on loopback, with the roles' files (kube_files.py), for integration tests."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import http.client
 import json
 import os
-import secrets
 import socket
 import ssl
 import subprocess
@@ -18,23 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import yaml
-
 from gpu_burnin.admission.client import KubeApi, admissions_path
 from gpu_burnin.admission.objects import write_objects
 from gpu_burnin.api.crd import definitions
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.names import PROVISIONER_USER, Names
 from gpu_burnin.fleet.mirror.cache import cache_dir
+from gpu_burnin.system.files import write_atomic
+from tests.integration.kube_files import policy_hash, rbac_objects, write_configuration
 from tests.support.authority import Authority
+from tests.support.clocks import PATIENCE_S
 from tests.support.server_helpers import write_kubeconfig
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 120.0
-POLICIES = ("admissions.yaml", "extension.yaml", "gate.yaml", "identities.yaml")
-# Those that a fleet with teams has besides.
-TEAM_POLICIES = ("pods.yaml", "team_objects.yaml", "teams.yaml")
 NO_BINARIES = "no etcd and kube-apiserver: set MUSTER_BINARIES, or fill the cache with `make lab`"
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
@@ -46,37 +38,6 @@ def binaries() -> Path | None:
     """Directory with etcd and kube-apiserver ($MUSTER_BINARIES, else the lab's cache), None without them."""
     place = Path(os.environ.get("MUSTER_BINARIES", cache_dir() / "bin/current"))
     return place if all(os.access(place / name, os.X_OK) for name in ("etcd", "kube-apiserver")) else None
-
-
-def render(role: str, template: str, variables: Mapping[str, Any]) -> str:
-    """A role's template as Ansible renders it. Raises jinja2.UndefinedError for a missing variable."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(REPOSITORY / "roles" / role / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["to_json"] = json.dumps
-    environment.filters["combine"] = lambda first, second: {**first, **second}
-    environment.filters["dict2items"] = lambda of, key_name="key", value_name="value": [
-        {key_name: key, value_name: value} for key, value in of.items()
-    ]
-    environment.globals["lookup"] = lambda plugin, path: Path(path).read_text().rstrip()
-    return environment.get_template(template).render(**variables)
-
-
-def defaults(role: str) -> dict[str, Any]:
-    """The role's defaults, untemplated."""
-    loaded: dict[str, Any] = yaml.safe_load((REPOSITORY / "roles" / role / "defaults/main.yml").read_text())
-    return loaded
-
-
-def policy_hash(directory: Path) -> str:
-    """What an API server that has loaded the policies of `directory` says of itself (apiserver manifest/loader.go)."""
-    digest = hashlib.sha256()
-    for path in sorted(directory.glob("*.yaml")):
-        digest.update(path.read_bytes() + b"\0")
-    return f"sha256:{digest.hexdigest()}"
 
 
 def free_ports(count: int) -> list[int]:
@@ -211,7 +172,7 @@ class Server:
         for name in self.policy_files().keys() - files.keys():
             (self.policies / name).unlink()
         for name, content in files.items():
-            (self.policies / name).write_text(content)
+            write_atomic(self.policies / name, content.encode())
         until("the loading of the policies", lambda: self.loaded_hash() == policy_hash(self.policies), 60)
 
     def client(self, user: str | None, groups: Sequence[str] = ()) -> Client:
@@ -238,7 +199,7 @@ class Server:
         return ""
 
 
-def until(what: str, condition: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
+def until(what: str, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Wait for a condition. Raises TimeoutError."""
     end = time.monotonic() + timeout_s
     while not condition():
@@ -260,45 +221,6 @@ def ended(*parts: Part) -> Iterator[None]:
                     part.running.wait(20)
                 except subprocess.TimeoutExpired:
                     part.kill()
-
-
-def gate_file(name: str, directory: Path) -> str:
-    """A file of role node_admission, with `directory` in the place of /etc/kubernetes and system-1 exempt."""
-    variables = {
-        **defaults("node_admission"),
-        "node_admission_domain": "muster.dev",
-        "node_admission_system_nodes": ["system-1"],
-        # The webhooks of jobs stand in the API itself here (jobs_start.py).
-        "node_admission_teams": False,
-        "node_admission_dir": str(directory / "admission"),
-    }
-    return render("node_admission", f"{name}.j2", variables)
-
-
-def write_configuration(directory: Path) -> None:
-    """The roles' own files, with `directory` in the place of /etc/kubernetes."""
-    static = directory / "admission/static"
-    static.mkdir(parents=True)
-    for name in POLICIES:
-        (static / name).write_text(gate_file(name, directory))
-    (directory / "admission/admission.yaml").write_text(gate_file("admission.yaml", directory))
-    server = {
-        **defaults("kube_apiserver"),
-        "kube_apiserver_pki_dir": str(directory),
-        "kube_apiserver_domain": "muster.dev",
-    }
-    (directory / "encryption-key").write_text(base64.b64encode(secrets.token_bytes(32)).decode())
-    for name in ("authentication.yaml", "audit-policy.yaml", "encryption.yaml"):
-        (directory / name).write_text(render("kube_apiserver", f"{name}.j2", server))
-
-
-def rbac_objects() -> list[Any]:
-    """The fleet's roles, bindings and priorities, as the role applies them."""
-    of_teams = {"kube_apiserver_teams": True, "kube_apiserver_team_groups": ["oidc-vision"]}
-    more = {**of_teams, "kube_apiserver_enrolment": True}
-    variables = {**defaults("kube_apiserver"), "kube_apiserver_domain": "muster.dev", **more}
-    texts = [render("kube_apiserver", name, variables) for name in ("rbac.yaml.j2", "priority.yaml.j2")]
-    return [item for text in texts for item in yaml.safe_load_all(text)]
 
 
 def apply_ledger(server: Server) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integration.kube import defaults, render
+from tests.integration.kube_files import defaults, render
 
 # What the units of the control plane's roles name besides, of which no flag of gangs depends.
 _PLACES = {

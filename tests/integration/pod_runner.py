@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from gpu_burnin.api.names import Names
+from gpu_burnin.system.files import write_atomic
 from tests.integration.jobs_stack import Jobs
 from tests.integration.kube import STRATEGIC_PATCH, free_ports
 from tests.support.launched_pod import PodProcess, field_of, lay_out
@@ -89,7 +90,8 @@ class Runner:
     def _keep(self, ours: _Pod, pod: dict[str, Any], *, ends: bool) -> None:
         leave = field_of(pod, f"metadata.annotations['{Names().leave}']")
         if ours.made.node_leave.read_text() != leave:
-            ours.made.node_leave.write_text(leave)
+            # As kubelet does, which puts another file in its place: the pod may just be reading it.
+            write_atomic(ours.made.node_leave, leave.encode())
         code = ours.process.poll()
         if code is None:
             if ends and not ours.told_to_end:

@@ -23,7 +23,8 @@ from gpu_burnin.api.names import PROVISIONER_USER, SCALER_USER, Names
 from gpu_burnin.api.record import Hardware, Place
 from tests.integration.admitter_fleet import Machine, Process
 from tests.integration.gate import NODES
-from tests.integration.kube import JSON_PATCH, STRATEGIC_PATCH, Client, Server, free_ports, gate_file, render, until
+from tests.integration.kube import JSON_PATCH, STRATEGIC_PATCH, Client, Server, free_ports, until
+from tests.integration.kube_files import gate_file, render
 from tests.support.admission_helpers import Signer, new_host_key
 
 NAMES = Names()

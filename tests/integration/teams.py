@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpu_burnin.api.names import JOBSET_USER, KUEUE_USER, TEAM_MEMBER_ROLE, USERS_GROUP
-from tests.integration.kube import TEAM_POLICIES, Client, Reply, Server, gate_file, until
+from tests.integration.kube import Client, Reply, Server, until
+from tests.integration.kube_files import TEAM_POLICIES, gate_file
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -26,22 +26,12 @@ from tests.integration.admitter_fleet import (
     make_machines,
 )
 from tests.integration.gate import numbers
-from tests.integration.kube import NO_BINARIES, Client, Server, api_server, apply_ledger, binaries, until
+from tests.integration.kube import Client, Server, until
 
 # In `make test` one of each kind, and twice the leader alone; in `make soak` as many as find what is rare.
 FEW_KILLS, MANY_KILLS = 4, 20
 # The tests are of the admitter's safety, not of its pace.
 PACE = {"joins_per_s": 1000, "max_unready_share": 1.0, "workers": 4}
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """An API server of its own: it is killed."""
-    if binaries() is None:
-        pytest.skip(NO_BINARIES)
-    with api_server(tmp_path_factory.mktemp("api")) as running:
-        apply_ledger(running)
-        yield running
 
 
 @pytest.fixture(scope="module")

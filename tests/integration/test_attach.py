@@ -123,11 +123,13 @@ def observe(cluster: Cluster, words: list[str], pods: dict[str, AgentPod], old: 
         )
         healthy.publish()
         sick.publish(Verdict.FAIL, "GEMM_MISMATCH")
-        until("the sick node is named", lambda: sick.state()[1] == "GEMM_MISMATCH", 30)
-        until("the healthy node passes", lambda: healthy.state() == ("ready", "PASS"), 30)
+        until("the sick node is named", lambda: sick.state()[1] == "GEMM_MISMATCH")
+        until("the healthy node passes", lambda: healthy.state() == ("ready", "PASS"))
+        # The ledger first, then the Node.
+        ready = "muster.node-restriction.kubernetes.io/ready"
+        until("its label", lambda: labels_of(healthy).get(ready) == "true")
         assert sick.taints() == healthy.taints() == []
-        assert labels_of(sick).get("muster.node-restriction.kubernetes.io/ready") is None
-        assert labels_of(healthy)["muster.node-restriction.kubernetes.io/ready"] == "true"
+        assert labels_of(sick).get(ready) is None
         assert api.get(f"{ADMISSIONS}/gpu-2")["status"]["next"]["why"].startswith("Muster only observes")
         print("admitter MiB", rss_mib(running))
 
@@ -147,7 +149,7 @@ def enforce(cluster: Cluster, words: list[str], pods: dict[str, AgentPod], healt
     assert cluster.muster(*enforcing).returncode == 0
     fresh, other = cluster.machine("gpu-3"), cluster.machine("cpu-1")
     with cluster.webhook() as webhook:
-        until("the webhook is used", lambda: tainted(fresh), 30)
+        until("the webhook is used", lambda: tainted(fresh))
         probe = KubeApi(cluster.bearer(PROBE_ACCOUNT))
         assert gate_probe.taints(probe, {"example.com/gpu": "yes"})
         other.register(role="web")
@@ -163,33 +165,33 @@ def enforce(cluster: Cluster, words: list[str], pods: dict[str, AgentPod], healt
     with cluster.admitter(Mode.ENFORCING) as running:
         fresh.enrol()
         assert cluster.muster("attach", "approve", "--all", "--level", "quick").returncode == 0
-        until("the sick node is tainted", lambda: TAINT in sick.taints(), 30)
+        until("the sick node is tainted", lambda: TAINT in sick.taints())
         assert {one["effect"] for one in sick.taints()} == {"NoSchedule"}
         assert healthy.taints() == []
         fresh.beat()
         fresh.annotate({})
-        until("it is asked for its first test", lambda: NAMES.request in annotations_of(fresh), 30)
+        until("it is asked for its first test", lambda: NAMES.request in annotations_of(fresh))
         fresh.beat()
         fresh.publish()
-        until("the fresh node is let in", lambda: fresh.state() == ("ready", "PASS") and not fresh.taints(), 30)
+        until("the fresh node is let in", lambda: fresh.state() == ("ready", "PASS") and not fresh.taints())
         # A boot is not reported before the admitter has closed the node; NoExecute never comes.
         healthy.boot = str(uuid.uuid4())
         assert healthy.report() == 403
         healthy.annotate({})
-        until("the rebooted node is tainted", lambda: healthy.taints() == [TAINT], 30)
+        until("the rebooted node is tainted", lambda: healthy.taints() == [TAINT])
         assert healthy.report() == 200
         healthy.beat()
         healthy.publish()
-        until("it is let in again", lambda: healthy.state() == ("ready", "PASS") and not healthy.taints(), 30)
+        until("it is let in again", lambda: healthy.state() == ("ready", "PASS") and not healthy.taints())
         # A Node that was made anew is not the one that was approved.
         assert api.delete(f"{NODES}/gpu-3")
         fresh.try_to_register(spec={"taints": [TAINT]})
         fresh.beat()
         fresh.publish()
-        until("a Node made anew is named", lambda: fresh.state()[1] == "EVIDENCE_NODE", 30)
+        until("a Node made anew is named", lambda: fresh.state()[1] == "EVIDENCE_NODE")
         assert cluster.muster("attach", "approve", "gpu-3").returncode == 1
         assert cluster.muster("attach", "approve", "gpu-3", "--again", "--level", "quick").returncode == 0
-        until("it is let in", lambda: fresh.state() == ("ready", "PASS") and not fresh.taints(), 30)
+        until("it is let in", lambda: fresh.state() == ("ready", "PASS") and not fresh.taints())
         at_work(cluster, pods)
         print("admitter MiB", rss_mib(running))
 
@@ -199,7 +201,7 @@ def by_policy(cluster: Cluster) -> None:
     changed = course.attach(cluster.api(), replace(SETTINGS, taints_by=POLICY_TAINTS), datetime.now(UTC))
     assert f"MutatingWebhookConfiguration/{WEBHOOK}" in changed.removed
     fresh, kept = cluster.machine("gpu-by-name"), {"key": "example.com/kept", "effect": "NoSchedule"}
-    until("the policy is used", lambda: fresh.try_to_register(labels={"a": "b"}).status == 201, 30)
+    until("the policy is used", lambda: fresh.try_to_register(labels={"a": "b"}).status == 201)
     assert fresh.taints() == [TAINT]
     other = cluster.machine("gpu-6")
     assert other.try_to_register(spec={"taints": [kept]}).status == 201
@@ -269,7 +271,7 @@ def watch_the_gate(cluster: Cluster) -> None:
         return any("adds no taint" in sentence for sentence in said)
 
     # The gate holds, and nobody joins: no webhook runs now, and the policy that added the taint is gone.
-    until("the webhook is seen away", keeps_out, 30)
+    until("the webhook is seen away", keeps_out)
     said.clear()
     assert api.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/events/muster-gate")["reason"] == WEBHOOK_AWAY
     assert "NO NODE JOINS" in cluster.muster("status").stdout
@@ -282,13 +284,12 @@ def watch_the_gate(cluster: Cluster) -> None:
     # Who attaches again takes an exception away, too, and nothing that says nothing of the gate.
     assert cluster.attach(Mode.ENFORCING)
     assert api.get(policies)["metadata"]["annotations"] == kept["annotations"]
-    until("the gate is in force", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0, 30)
+    until("the gate is in force", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0)
     said.clear()
     api.delete(bindings)
     until(
         "the gate is seen open",
         lambda: len(gate_probe.look(probe, gate_probe.read_wanted(folder)).wrong) == 2,
-        30,
     )
     assert gate_probe.once(probe, folder, said.append).exit_code == 1
     assert "ValidatingAdmissionPolicyBinding/muster-node-gate.attached is gone" in said[0]
@@ -301,7 +302,7 @@ def watch_the_gate(cluster: Cluster) -> None:
     assert b"muster_gate_refused 0\n" in watch.numbers() and b"muster_gate_objects_changed 1\n" in watch.numbers()
     # Whoever attaches again has it back.
     cluster.attach(Mode.ENFORCING)
-    until("the gate is in force again", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0, 30)
+    until("the gate is in force again", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0)
 
 
 def leave(cluster: Cluster, before: dict[str, Any], sick: Machine) -> None:
@@ -316,7 +317,7 @@ def leave(cluster: Cluster, before: dict[str, Any], sick: Machine) -> None:
     # Their cluster, not ours: the machines that came meanwhile, their pods, what controllers would have removed.
     cluster.end_namespace()
     # A group is listed a moment longer than it is served.
-    until("the end of its kinds", lambda: NAMES.domain not in cluster.groups(), 30)
+    until("the end of its kinds", lambda: NAMES.domain not in cluster.groups())
     after = cluster.objects()
     added = {name for name in after.keys() - before.keys() if not name.startswith(("nodes/", "pods/"))}
     assert added == set()

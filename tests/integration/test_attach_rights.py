@@ -84,7 +84,7 @@ def refused_without(cluster: Cluster, lacking: Need, run: Callable[[], Any], nee
         assert done.returncode == 1, (lacking, done.stdout, done.stderr)
         return words in done.stderr
 
-    until(words, refused, 20)
+    until(words, refused)
     assert cluster.objects() == before, lacking
 
 
@@ -118,16 +118,16 @@ def test_who_attaches_may_do_all_of_it_or_nothing_is_written(cluster: Cluster) -
     ):
         refused_without(cluster, lacking, attach, all_of_it, words)
     grant(cluster, all_of_it)
-    until("attached", lambda: attach().returncode == 0, 30)
+    until("attached", lambda: attach().returncode == 0)
 
     of_detach = [*on(of_all, "get", "delete"), Need("list", "", "nodes"), *all_of_it]
     leave = [Need(verb, "coordination.k8s.io", "leases") for verb in ("get", "delete")]
     of_detach += [*leave, *(Need(verb, "", "configmaps") for verb in ("get", "delete"))]
     refused_without(cluster, Need("delete", "", "namespaces"), detach, of_detach, "delete namespaces")
     grant(cluster, of_detach)
-    until("detached", lambda: detach().returncode == 0, 60)
+    until("detached", lambda: detach().returncode == 0)
     cluster.end_namespace()
-    until("the end of its kinds", lambda: NAMES.domain not in cluster.groups(), 30)
+    until("the end of its kinds", lambda: NAMES.domain not in cluster.groups())
 
 
 def test_a_new_authority_keeps_no_node_out(cluster: Cluster) -> None:
@@ -137,7 +137,7 @@ def test_a_new_authority_keeps_no_node_out(cluster: Cluster) -> None:
     hook = cluster.api().get(f"{HOOKS}/{WEBHOOK}")["webhooks"][0]
     old = hook["clientConfig"]["caBundle"]
     with cluster.webhook():
-        until("the old one is used", lambda: tainted(cluster, "gpu-old-1"), 30)
+        until("the old one is used", lambda: tainted(cluster, "gpu-old-1"))
         course.attach(cluster.api(), SETTINGS, datetime.now(UTC))
         made = cluster.api().get(f"{HOOKS}/{WEBHOOK}")["webhooks"][0]["clientConfig"]["caBundle"]
         assert pem(made).endswith(pem(old)) and pem(made).count("BEGIN CERTIFICATE") == 2
@@ -149,10 +149,10 @@ def test_a_new_authority_keeps_no_node_out(cluster: Cluster) -> None:
         # Without the old one it would not be believed: nobody joins until the webhook has started again.
         alone = pem(made)[: -len(pem(old))]
         write_bundle(cluster, alone)
-        until("nobody is believed", lambda: not tainted(cluster, f"gpu-{datetime.now(UTC):%H%M%S%f}"), 20)
+        until("nobody is believed", lambda: not tainted(cluster, f"gpu-{datetime.now(UTC):%H%M%S%f}"))
         write_bundle(cluster, pem(made))
     with cluster.webhook():
-        until("the new one is used", lambda: tainted(cluster, "gpu-new-1"), 30)
+        until("the new one is used", lambda: tainted(cluster, "gpu-new-1"))
     # Another year on, the old one has ended and goes with the next.
     later = datetime.now(UTC) + AUTHORITY_LASTS - AUTHORITY_RENEWED / 2
     course.attach(cluster.api(), SETTINGS, later)
@@ -372,7 +372,7 @@ def test_what_a_stolen_token_leaves_behind_is_harmless(cluster: Cluster) -> None
     cluster.api().merge(f"{ADMISSIONS}/gpu-kept", {"metadata": {"finalizers": None}})
     assert cluster.muster("detach", "--cluster", "test").returncode == 0
     cluster.end_namespace()
-    until("the end of its kinds", lambda: NAMES.domain not in cluster.groups(), 30)
+    until("the end of its kinds", lambda: NAMES.domain not in cluster.groups())
 
 
 def test_the_record_of_a_node_that_is_gone_is_removed_as_it_was_read(cluster: Cluster) -> None:

@@ -38,7 +38,7 @@ def attach_and_leave(directory: Path, *options: str) -> str:
         assert cluster.muster(*WORDS, "--taint-by", "policy").returncode == 1
         machine = cluster.machine("gpu-1")
         with cluster.webhook():
-            until("the webhook is used", lambda: machine.try_to_register().status == 201, 30)
+            until("the webhook is used", lambda: machine.try_to_register().status == 201)
         assert machine.taints() == [TAINT]
         assert cluster.machine("gpu-2").try_to_register().status == 403
         # The node's name is in the token of its pod: its agent may say who it is, and for no other node.

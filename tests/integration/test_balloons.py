@@ -20,7 +20,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import tea
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api.names import ADMITTER_USER, PROVISIONER_USER, Names
 from tests.integration.jobs_stack import GPUS, MODEL, Jobs
-from tests.integration.kube import APPLY, MERGE_PATCH, REPOSITORY, until
+from tests.integration.kube import APPLY, MERGE_PATCH, until
+from tests.integration.kube_files import REPOSITORY
 from tests.integration.test_teams import KUEUE, is_active, run
 
 BALLOONS, OWNER, BORROWER = "balloons", "b-vision", "b-text"

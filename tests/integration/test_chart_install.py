@@ -82,7 +82,7 @@ def test_helm_installs_changes_and_removes_it(cluster: Cluster, tmp_path: Path) 
     before, chart = cluster.objects(), str(write(tmp_path))
     helm(cluster, *page(chart, "install"), "--set", "taintBy=webhook")
     authority = secret(cluster)
-    until("the gate observes", lambda: gate_probe.refuses(cluster.api(), enforcing=False), 30)
+    until("the gate observes", lambda: gate_probe.refuses(cluster.api(), enforcing=False))
 
     # What a chart cannot look for, attach does; beside Helm it writes nothing.
     words = ["attach", "--image", IMAGE, *NODES, "--cluster", "test"]
@@ -94,7 +94,7 @@ def test_helm_installs_changes_and_removes_it(cluster: Cluster, tmp_path: Path) 
 
     helm(cluster, *page(chart, "upgrade", "enforce=true"))
     assert secret(cluster) == authority
-    until("the gate enforces", lambda: gate_probe.refuses(cluster.api(), enforcing=True), 30)
+    until("the gate enforces", lambda: gate_probe.refuses(cluster.api(), enforcing=True))
     folder, said = tmp_path / "gate", list[str]()
     folder.mkdir()
     data = cluster.api().get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{GATE_CONFIG}")["data"]
@@ -107,7 +107,7 @@ def test_helm_installs_changes_and_removes_it(cluster: Cluster, tmp_path: Path) 
     helm(cluster, *page(chart, "upgrade", "enforce=true"))
     assert gate_probe.once(probe, folder, said.append).changed == 1
     helm(cluster, *page(chart, "upgrade", "--force"))
-    until("the gate is put back", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0, 30)
+    until("the gate is put back", lambda: gate_probe.once(probe, folder, said.append).exit_code == 0)
     # In its last year the webhook's authority gives way to another one at the next upgrade; both are believed then.
     old = base64.b64decode(authority["ca.crt"]).decode()
     path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{WEBHOOK_CA}"
@@ -120,7 +120,7 @@ def test_helm_installs_changes_and_removes_it(cluster: Cluster, tmp_path: Path) 
     assert hook["clientConfig"]["caBundle"] == secret(cluster)["ca.crt"]
     assert usable(Pair(made, base64.b64decode(secret(cluster)["ca.key"]).decode()), datetime.now(UTC))
     with cluster.webhook():
-        until("the new one is used", lambda: cluster.machine("gpu-0").try_to_register().status in (201, 409), 30)
+        until("the new one is used", lambda: cluster.machine("gpu-0").try_to_register().status in (201, 409))
     renewed = secret(cluster)
     helm(cluster, *page(chart, "upgrade", "--force"))
     assert secret(cluster) == renewed
@@ -135,5 +135,5 @@ def test_helm_installs_changes_and_removes_it(cluster: Cluster, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     kinds = {name.partition("/")[0] for name in json.loads(done.stdout)["removed"]}
     assert kinds == {"CustomResourceDefinition", "Node"}
-    until("the definitions' end", lambda: names(cluster) - {"nodes//gpu-0"} == before.keys(), 30)
+    until("the definitions' end", lambda: names(cluster) - {"nodes//gpu-0"} == before.keys())
     assert {name: one for name, one in cluster.objects().items() if name != "nodes//gpu-0"} == before

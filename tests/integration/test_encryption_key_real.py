@@ -28,22 +28,11 @@ from ansible_collections.muster.fleet.plugins.modules import encryption_key, enc
 
 from gpu_burnin.admission.client import ApiError, KubeApi, Object
 from gpu_burnin.admission.rewrite import count, rewrite
+from gpu_burnin.system.files import write_atomic
 
 from .etcd_cluster import NO_TOOLS, tool, tools
-from .kube import (
-    NO_BINARIES,
-    REPOSITORY,
-    Client,
-    Part,
-    Server,
-    api_server,
-    binaries,
-    defaults,
-    ended,
-    free_ports,
-    render,
-    until,
-)
+from .kube import NO_BINARIES, Client, Part, Server, api_server, binaries, ended, free_ports, until
+from .kube_files import REPOSITORY, defaults, render
 
 SECRETS = "/api/v1/namespaces/default/secrets"
 COUNT = 200
@@ -61,7 +50,8 @@ class Host:
     loaded: str
 
     def write(self, content: str) -> None:
-        self.file.write_text(content)
+        # The server looks at it when it likes.
+        write_atomic(self.file, content.encode())
 
     def restart(self) -> None:
         if self.loaded != (content := self.file.read_text()):
@@ -369,8 +359,8 @@ def test_a_server_reads_a_new_key_while_it_runs_and_says_so(fleet: Fleet) -> Non
     process, old = host.server.apiserver.running, encryption_keys.parse(fleet.key_file.read_text(), "")
     new = encryption_keys.made(b"n" * 32, datetime.now(UTC) + timedelta(seconds=1))
     fleet.key_file.write_text(encryption_keys.text_of([*old, new]))
+    assert hashlib.sha256(fleet.content().encode()).hexdigest() not in metrics
     host.write(fleet.content())
-    assert not has_read()
     until("the new key's being read", has_read, 90)
     fleet.key_file.write_text(encryption_keys.text_of([new, *old]))
     fleet.hosts[0].write(fleet.content())

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from .disk import NO_DISK, Disk, can_be_slow, loop_disk
-from .kube import REPOSITORY
+from .kube_files import REPOSITORY
 
 MODULE = "ansible_collections.muster.fleet.plugins.modules.disk_latency"
 ANY_MS, SAMPLES, MAX_S = 100_000.0, 250, 1.5

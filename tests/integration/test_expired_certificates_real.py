@@ -29,7 +29,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from .etcd_cluster import tool
-from .kube import NO_BINARIES, REPOSITORY, Client, Part, binaries, ended, free_ports, until
+from .kube import NO_BINARIES, Client, Part, binaries, ended, free_ports, until
+from .kube_files import REPOSITORY
 
 MEMBERS = ("etcd-1", "etcd-2", "etcd-3")
 NOTES = "/api/v1/namespaces/default/configmaps"

@@ -29,17 +29,8 @@ from tests.integration.gate import (
     numbers,
     refused,
 )
-from tests.integration.kube import (
-    APPLY,
-    JSON_PATCH,
-    STRATEGIC_PATCH,
-    Client,
-    Reply,
-    Server,
-    api_server,
-    binaries,
-    policy_hash,
-)
+from tests.integration.kube import APPLY, JSON_PATCH, STRATEGIC_PATCH, Client, Reply, Server, api_server, binaries
+from tests.integration.kube_files import policy_hash
 
 ATTACKERS = ["root", "admin", "kubelet"]
 

@@ -13,7 +13,8 @@ import pytest
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
 from gpu_burnin.admission.objects import Written, path_of, write_objects
-from tests.integration.kube import Client, Server, rbac_objects
+from tests.integration.kube import Client, Server
+from tests.integration.kube_files import rbac_objects
 
 ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/muster:admin"
 

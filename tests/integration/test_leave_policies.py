@@ -20,7 +20,8 @@ from gpu_burnin.admission.view import Pod
 from gpu_burnin.api.names import ADMITTER_USER, Names
 from gpu_burnin.api.record import DrainRequest
 from tests.integration.gate import admitted_node, kubelet, refused
-from tests.integration.kube import APPLY, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client, Reply, Server, gate_file
+from tests.integration.kube import APPLY, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Client, Reply, Server
+from tests.integration.kube_files import gate_file
 
 LEAVE = Names().leave
 PODS = "/api/v1/namespaces/leaving/pods"

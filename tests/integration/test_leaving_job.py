@@ -10,7 +10,8 @@ import re
 import pytest
 import yaml
 
-from .kube import REPOSITORY, Client
+from .kube import Client
+from .kube_files import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/operations/work-that-leaves.md").read_text()
 STRICT = "/apis/batch/v1/namespaces/default/jobs?dryRun=All&fieldValidation=Strict"

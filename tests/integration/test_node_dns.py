@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from .dns_hosts import ADDRESS, CLUSTER, DOMAIN, PODS, SITE, Hosts, dns_hosts, missing
-from .kube import REPOSITORY, until
+from .kube import until
+from .kube_files import REPOSITORY
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 NAMES = [f"svc-{number}.default.svc.{DOMAIN}" for number in range(10)]

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from .kube import REPOSITORY
+from .kube_files import REPOSITORY
 
 PROGRAM = REPOSITORY / "roles/node_traffic/files/node_traffic.py"
 PEER = Path(__file__).with_name("traffic_peer.py")

@@ -22,7 +22,8 @@ from gpu_burnin.fleet.monitoring.numbers import Numbers
 from tests.lab.image import ensure_image
 from tests.support.server_helpers import QuietHandler, listening
 
-from .kube import REPOSITORY, free_ports, until
+from .kube import free_ports, until
+from .kube_files import REPOSITORY
 
 RULES = REPOSITORY / "roles" / "fleet_monitoring" / "files" / "rules"
 # What exporters of every kind say at once; with counters that grow there are rates.

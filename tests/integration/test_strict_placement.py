@@ -16,14 +16,8 @@ from tests.integration.gate import (
     held_node,
     refused,
 )
-from tests.integration.kube import (
-    JSON_PATCH,
-    MERGE_PATCH,
-    Client,
-    Reply,
-    Server,
-    gate_file,
-)
+from tests.integration.kube import JSON_PATCH, MERGE_PATCH, Client, Reply, Server
+from tests.integration.kube_files import gate_file
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import tea
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api.names import ADMITTER_USER, CHECK, POWER_CHECK, PROVISIONER_USER, TEAM_LABEL, Names
 from tests.integration.jobs_stack import GPUS, MODEL, NAMES, Jobs
-from tests.integration.kube import APPLY, MERGE_PATCH, REPOSITORY, until
+from tests.integration.kube import APPLY, MERGE_PATCH, until
+from tests.integration.kube_files import REPOSITORY
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 PLACES = {f"t-{number}": {"leaf": "t-leaf", "rack": f"t-rack-{number % 2}"} for number in range(1, 6)}

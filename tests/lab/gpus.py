@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.fleet.mirror.commands import run
+from gpu_burnin.system.files import replace_symlink
 
 from .error import LabError
 from .image import SUITES, suite
@@ -36,7 +37,8 @@ def install_scenario(merged: Path, name: str, scenario: str) -> None:
         raise LabError(f"host {name}: there is no GPU scenario {scenario!r}: lab_gpu_scenario is one of {known}")
     target = merged / "etc/fake-nvml"
     target.mkdir(exist_ok=True)
-    (target / "scenario").write_text(f"identity = {name}\n{source.read_text()}")
+    # Programs of the host may be reading it.
+    machine_scenario.write_whole(target / "scenario", f"identity = {name}\n{source.read_text()}")
     kernel_log = source.with_suffix(".kmsg")
     if kernel_log.exists():
         shutil.copyfile(kernel_log, target / "kmsg")
@@ -44,19 +46,24 @@ def install_scenario(merged: Path, name: str, scenario: str) -> None:
         (target / "kmsg").unlink(missing_ok=True)
     hardware = merged / machine_scenario.HARDWARE
     if hardware.parent.exists():
-        hardware.write_text(json.dumps(pci_devices(target / "scenario"), indent=1) + "\n")
+        machine_scenario.write_whole(hardware, json.dumps(pci_devices(target / "scenario"), indent=1) + "\n")
     else:
         _install_driver(merged / LIBRARIES, driver_version(source.read_text()))
 
 
 def _install_driver(libraries: Path, version: str) -> None:
-    """The files of a driver's libraries that the container toolkit looks for; CUDA's is empty."""
-    link = libraries / "libnvidia-ml.so.1"
-    for old in (link, *libraries.glob("libnvidia-ml.so.*.*"), *libraries.glob("libcuda.so.*.*")):
-        old.unlink(missing_ok=True)
-    shutil.copyfile(fake_nvml(), libraries / f"libnvidia-ml.so.{version}")
+    """The files of a driver's libraries that the container toolkit looks for; CUDA's is empty.
+
+    A program of the host that starts meanwhile finds the old ones or the new ones, and one that has them loaded keeps
+    what it has.
+    """
+    link, library = libraries / "libnvidia-ml.so.1", libraries / f"libnvidia-ml.so.{version}"
+    machine_scenario.write_whole(library, fake_nvml().read_bytes())
     (libraries / f"libcuda.so.{version}").touch()
-    link.symlink_to(f"libnvidia-ml.so.{version}")
+    replace_symlink(link, library.name)
+    for old in (*libraries.glob("libnvidia-ml.so.*.*"), *libraries.glob("libcuda.so.*.*")):
+        if not old.name.endswith(f".so.{version}"):
+            old.unlink()
 
 
 def install_machine(merged: Path, differs: dict[str, Any], repository: Path, mirror_address: str) -> None:

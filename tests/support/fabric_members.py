@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from gpu_burnin.checks.fabric import Fault, Finding, Meeting, Peer, run
-from tests.support.clocks import PATIENCE_S
+import pytest
+
+from gpu_burnin.checks.fabric import Fault, Finding, Meeting, Peer, join, run
+from gpu_burnin.checks.fabric.mesh import Mesh
+from tests.support.clocks import PATIENCE_S, wait_until
 
 SECRET = bytes(range(32))
 _CLONE_NEWNET = 0x40000000
@@ -28,9 +32,9 @@ def loopback_meeting(ranks: int, on: Sequence[int] = (0,), **changes: object) ->
 
 
 def meeting(addresses: Sequence[Mapping[int, str]], **changes: object) -> Meeting:
-    """A small one of rank 0."""
+    """A small one of rank 0. What is to be late has its time in `changes`: of all else only a hang is."""
     of_hosts = tuple(Peer(f"gpu-{rank + 1}", of_member) for rank, of_member in enumerate(addresses))
-    given = Meeting(of_hosts, 0, _port(), SECRET, (), 0.3, 1 << 16, 7, join_s=20.0, stall_s=5.0)
+    given = Meeting(of_hosts, 0, _port(), SECRET, (), 0.3, 1 << 16, 7, join_s=PATIENCE_S, stall_s=PATIENCE_S)
     return replace(given, **changes)  # type: ignore[arg-type]
 
 
@@ -78,7 +82,7 @@ class Members:
         for process in self.processes.values():
             if process.is_alive() and process.pid:
                 os.kill(process.pid, signal.SIGKILL)
-            process.join(10)
+            process.join(PATIENCE_S)
 
 
 @contextmanager
@@ -125,7 +129,21 @@ def _sockets() -> int:
 
 def wait_for(process: BaseProcess, state: str) -> None:
     """Until the kernel says that it is in this state, such as T (stopped)."""
-    until_s = time.monotonic() + PATIENCE_S
-    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
-        assert time.monotonic() < until_s, f"it is not in state {state}"
-        time.sleep(0.05)
+    wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == state)
+
+
+def joined_before(monkeypatch: pytest.MonkeyPatch, there: Callable[[Mesh], bool]) -> None:
+    """Each member's time to join begins when this holds: who is there comes however slow the machine is."""
+    all_there = join._all_there
+
+    async def slowly(mesh: Mesh, deadline_s: float) -> None:
+        while not there(mesh):
+            await asyncio.sleep(0.02)
+        await all_there(mesh, time.monotonic() + mesh.meeting.join_s)
+
+    monkeypatch.setattr(join, "_all_there", slowly)
+
+
+def misses(mesh: Mesh, ways: Mapping[int, int]) -> bool:
+    """Whether a member, by its rank, lacks no more than so many links."""
+    return len(mesh.missing()) <= ways.get(mesh.meeting.rank, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,6 +64,12 @@ class Wires:
     def inside(self, name: str, *words: str) -> None:
         """Run a command in "wire", or in "h0", "h1" ..."""
         _ip("netns", "exec", self._name(name), *words)
+
+    def received_bytes(self, name: str, port: str) -> int:
+        """What has come to an interface of "wire", or of "h0", "h1" ..."""
+        words = ["ip", "-n", self._name(name), "-json", "-statistics", "link", "show", "dev", port]
+        [found] = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+        return int(found["stats64"]["rx"]["bytes"])
 
     def tear_down(self) -> None:
         """Leave nothing."""

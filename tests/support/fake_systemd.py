@@ -23,7 +23,10 @@ def install(folder: Path) -> None:
 
 
 def _show(state: Path) -> None:
-    print(state.read_text() if state.exists() else "ActiveState=inactive\nResult=success\nInvocationID=")
+    try:
+        print(state.read_text())
+    except FileNotFoundError:  # its unit has ended well, or never ran
+        print("ActiveState=inactive\nResult=success\nInvocationID=")
 
 
 def _run(host: Path, state: Path, words: list[str]) -> None:
@@ -33,7 +36,7 @@ def _run(host: Path, state: Path, words: list[str]) -> None:
     )
     (host / "command").write_text(shlex.join(words))
     invocation = uuid.uuid4().hex
-    state.write_text(f"ActiveState=active\nResult=success\nInvocationID={invocation}\n")
+    _write(state, f"ActiveState=active\nResult=success\nInvocationID={invocation}\n")
     if os.fork():
         return
     os.setsid()
@@ -49,7 +52,14 @@ def _run(host: Path, state: Path, words: list[str]) -> None:
     if str(code) in ["0", *properties["SuccessExitStatus"].split()]:
         state.unlink()
     else:
-        state.write_text(f"ActiveState=failed\nResult=exit-code\nInvocationID={invocation}\n")
+        _write(state, f"ActiveState=failed\nResult=exit-code\nInvocationID={invocation}\n")
+
+
+def _write(state: Path, text: str) -> None:
+    """Whole: another call may just be reading it."""
+    fresh = state.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(state)
 
 
 def _executed(words: list[str], properties: dict[str, str], more: dict[str, str]) -> int:

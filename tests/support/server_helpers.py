@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from gpu_burnin.system.files import write_atomic
+
 
 class QuietHandler(BaseHTTPRequestHandler):
     """Writes no line for each request."""
@@ -83,5 +85,5 @@ def write_kubeconfig(path: Path, server: str, user: dict[str, str] | None = None
         "current-context": "test",
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(content))
+    write_atomic(path, yaml.safe_dump(content).encode())
     return path

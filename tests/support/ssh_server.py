@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from paramiko.common import cMSG_CHANNEL_SUCCESS
 
+from tests.support.clocks import PATIENCE_S
+
 Execute = Callable[[str], tuple[int, bytes, bytes]]
 
 
@@ -111,9 +113,9 @@ class _Session(paramiko.ServerInterface):
     def _forward(self, line: socket.socket) -> None:
         """Both ways until one side ends."""
         assert self.transport is not None
-        channel = self.transport.accept(5)
+        channel = self.transport.accept(PATIENCE_S)
         with line, contextlib.suppress(OSError, EOFError):
-            while channel is not None and (ready := select.select([channel, line], [], [], 5)[0]):
+            while channel is not None and (ready := select.select([channel, line], [], [])[0]):
                 for one, other in ((channel, line), (line, channel)):
                     data = one.recv(65536) if one in ready else None
                     if data == b"":
@@ -124,7 +126,7 @@ class _Session(paramiko.ServerInterface):
 
     def _run(self, channel: paramiko.Channel, command: str) -> None:
         # Output before the reply to the exec request would be taken for a broken channel.
-        self.replied.wait(5)
+        self.replied.wait(PATIENCE_S)
         if self.shell is not None:
             self.shell.run(channel, command)
             return

@@ -14,6 +14,7 @@ ROOT = Path(gpu_burnin.__file__).parent
 # What anybody may know; `run` is one burn-in, above everything but those who ask for it; jobs copy `job`.
 HALL = {"__init__", "__main__", "types", "errors", "job", "run"}
 _GROUND = frozenset({"types", "errors"})
+MOST_LINES = 400
 
 
 # The lower rooms of a machine: what it is, what it says, and what is written of it.
@@ -162,6 +163,11 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def test_keys_of_the_domain_are_spelt_in_one_place() -> None:
     spelt = [path for path in ROOT.rglob("*.py") if "domain}/" in path.read_text()]
     assert spelt == [ROOT / "api" / "names.py"]
+
+
+def test_no_module_is_longer_than_can_be_seen_as_a_whole() -> None:
+    lines = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in ROOT.rglob("*.py")}
+    assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
 
 
 def test_the_overview_lists_the_rooms_from_the_top() -> None:

@@ -20,11 +20,11 @@ FABRIC_WAITS, FABRIC_ALONE = "FABRIC_WAITS", "FABRIC_ALONE"
 _OURS = frozenset({FABRIC_WAITS, FABRIC_ALONE})
 
 
-def wanted(code: str) -> str:
-    """Why a node with this code in the ledger is to be tested with another one, "" where nobody waits for that."""
+def wanted(name: str, code: str) -> str:
+    """Why this node with this code in the ledger is to be tested with another one, "" where nobody waits for that."""
     return {
-        FABRIC_WAITS: "it passed its own burn-in, and waits to be let in for a test with another node",
-        FABRIC_ALONE: "no test with another node came about in time",
+        FABRIC_WAITS: f"{name} passed its own burn-in, and is let in after a test with another node",
+        FABRIC_ALONE: f"no test of {name} with another node came about in time",
     }.get(code, "")
 
 

@@ -40,7 +40,7 @@ class Candidates:
     pods: Pods
     budgets: Budgets
     chosen: Mapping[str, object]
-    wanted: Wanted = lambda name, summary: wanted(summary.code)
+    wanted: Wanted = lambda name, summary: wanted(name, summary.code)
     spoken_for: Callable[[str], Collection[str]] = lambda name: ()
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic

@@ -22,8 +22,8 @@ _MOST_COMPARED = 256
 class Row:
     """A node that could be tested now: it is there, idle, has a NIC, and nothing else is asked of it.
 
-    `proof` is of this boot, None for none. `wanted` is why somebody waits for its test, "" for nobody. `jobs` are about
-    to start on it.
+    `proof` is of this boot, None for none. `wanted` is why somebody waits for its test, with its name, "" for nobody.
+    `jobs` are about to start on it.
     """
 
     name: str
@@ -64,16 +64,16 @@ class Turns:
     lone: bool = False
 
     def why(self, row: Row) -> str:
-        """Why it is tested now, "" where it is not."""
+        """Why it is tested now, with its name, since it is one of two; "" where it is not."""
         if row.wanted:
             return row.wanted
         if is_suspect(row.proof):
-            return "it failed with another node, and nothing explains that yet"
+            return f"{row.name} failed with another node, and nothing explains that yet"
         if not self.every_s or row.kept:
             return ""
         if not is_proven(row.proof):
-            return "it has not passed two tests in this boot"
-        return "it is its turn" if self.age_s(row) >= self.every_s else ""
+            return f"{row.name} has not passed two tests in this boot"
+        return f"it is the turn of {row.name}" if self.age_s(row) >= self.every_s else ""
 
     def age_s(self, row: Row) -> float:
         """How long ago it was tested."""

@@ -148,7 +148,7 @@ class JobChecker:
     def gang_wanted(self, key: str, node: str) -> str:
         """Why this node is to be tested with another one before the job starts, "" where it is not."""
         job = self._jobs.get(key)
-        return f"the job {key} is to start on it" if job is not None and node in job.gang else ""
+        return f"the job {key} is to start on {node}" if job is not None and node in job.gang else ""
 
     def tests(self) -> list[Choice]:
         """The tests that jobs found missing, of nodes that may be tested now; the deepest of each."""

@@ -252,6 +252,7 @@ class Records(PackedStore):
 
 def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -> Summary:
     state, retest = _part(State, status.get("state")) or State.NEW, spec.get("retest") or {}
+    waits = retest and retest.get("since") != status.get("retested")
     asks = (spec[ask] for ask in ("hold", "quarantine", "repair") if spec.get(ask))
     use, changes = status.get("use"), status.get("transitions") or []
     restored = str((spec.get("restored") or {}).get("since") or "")
@@ -275,11 +276,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         has_nics=bool(spec.get("fabric")),
         fabric=_part(FabricProof, status.get("fabric")),
         retested=str(status.get("retestBegan") or status.get("retested") or ""),
-        retest_until=(
-            (when(str(retest.get("until") or "")) or FAR)
-            if retest and retest.get("since") != status.get("retested")
-            else None
-        ),
+        retest_until=(when(str(retest.get("until") or "")) or FAR) if waits else None,
     )
 
 

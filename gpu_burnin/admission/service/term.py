@@ -114,7 +114,7 @@ class Term:
             config.tests.ask_again_s,
             Candidates(
                 *(names, self.nodes, self.records, self.pods, self.budgets, choices),
-                lambda name, summary: wanted_between(summary.code) or self.jobs.gang_wanted(name),
+                lambda name, summary: wanted_between(name, summary.code) or self.jobs.gang_wanted(name),
                 lambda name: self.jobs.workloads.waiting_for(name),
             ),
             Writes(names, api, self.nodes, self.records, self.queue.add),
@@ -211,7 +211,6 @@ class Term:
     def _reflector(self, path: str, what: str, store: Store, missing: str = "", **selectors: str) -> Reflector:
         enqueue = {id(self.pause): lambda _: self._pause_changed(), id(self.requests): self._csr_queue.add}
         feed = Feed(store, enqueue.get(id(store), self._enqueue))
-
         return Reflector(self.api, path, what, feed, self.journal.say, self.metrics, selectors, missing, self._wait)
 
     def _certificates(self, config: AdmitterConfig) -> dict[str, Reflector]:

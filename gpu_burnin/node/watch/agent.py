@@ -142,7 +142,7 @@ class Agent:
             found = of_vitals(vitals, known)
             for finding in found:
                 self._act(finding)
-            lasting = {_key(finding.code, finding.place) for finding in found}
+            lasting = {f"{finding.code} {finding.place}".strip() for finding in found}
             kept = self.memory.kept.warnings
             self.memory.forget({key for key, one in kept.items() if one.code in STANDING and key not in lasting})
             self._hardware(vitals)
@@ -333,7 +333,7 @@ class Agent:
     # What is told.
 
     def _warn(self, code: str, place: str, message: str) -> None:
-        if self.memory.warn(_key(code, place), Warned(code, one_line(message), self._at())):
+        if self.memory.warn(f"{code} {place}".strip(), Warned(code, one_line(message), self._at())):
             self._say(f"{code}: {message}", code)
 
     def _blind(self, code: str, message: str) -> None:
@@ -391,10 +391,6 @@ class Agent:
 def _class(event: XidEvent, table: XidTable) -> str:
     policy = table.policy(event.xid, sxid=event.sxid)
     return "unknown" if policy is None else policy.for_text(event.text)[1].value
-
-
-def _key(code: str, place: str) -> str:
-    return f"{code} {place}".strip()
 
 
 def _text(value: object) -> str | None:

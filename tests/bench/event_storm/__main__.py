@@ -28,7 +28,7 @@ from tests.bench.admission.measure import Samples, Stopwatch, quantile, samples,
 from tests.bench.event_storm.site import CONFIG_MAPS, FIRST_CORE, SECOND_CORE, WRITERS, Site, site
 from tests.bench.event_storm.storm import STORM_THREADS, Storm, in_threads, straight, through
 from tests.integration.disk import can_be_mounted, loop_disk
-from tests.integration.kube import defaults
+from tests.integration.kube_files import defaults
 
 GOAL = 0.20
 WRITES_PER_S = 60.0

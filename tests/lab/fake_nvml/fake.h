@@ -31,6 +31,9 @@ device_t device_of(int gpu);
 /* Sleeps for that many seconds, whatever signal comes. */
 void sleep_s(double seconds);
 
+/* Hangs as the scenario says. From then on the file is there that MUSTER_FAKE_NVML_HANGS names: tests wait for it. */
+void hang(int gpu, const char *function);
+
 /* Size of the GPU's memory, by the scenario or the model. */
 u64 memory_bytes(device_t device);
 

@@ -207,7 +207,7 @@ static int field_value(device_t d, struct field *f) {
     static const char *const TLIMITS[] = {"tlimit_shutdown_c", "tlimit_slowdown_c", "tlimit_memory_max_c", "tlimit_gpu_max_c"};
     char name[24];
     snprintf(name, sizeof name, "field_%u", f->id);
-    sleep_s(scenario_hang_s(d->index, name));
+    hang(d->index, name);
     int rc = scenario_error(d->index, name);
     if (rc) return rc;
     f->type = 3; /* unsigned long long */

@@ -44,7 +44,7 @@ static const struct model *model(int gpu) { return find_model(scenario_text(gpu,
 int enter(device_t device, const char *function, bool cached) {
     if (!open_count) return UNINITIALIZED;
     if (device < devices || device >= devices + gpu_count) return INVALID;
-    sleep_s(scenario_hang_s(device->index, function));
+    hang(device->index, function);
     const char *lost = scenario_text(device->index, "lost");
     if (!strcmp(lost, "handle") || (!strcmp(lost, "calls") && !cached)) return LOST;
     return scenario_error(device->index, function);
@@ -54,6 +54,13 @@ device_t device_of(int gpu) { return &devices[gpu]; }
 void sleep_s(double seconds) {
     struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     while (seconds > 0 && nanosleep(&left, &left)) continue;
+}
+void hang(int gpu, const char *function) {
+    double seconds = scenario_hang_s(gpu, function);
+    const char *note = seconds > 0 ? getenv("MUSTER_FAKE_NVML_HANGS") : NULL;
+    FILE *file = note ? fopen(note, "w") : NULL;
+    if (file) fclose(file);
+    sleep_s(seconds);
 }
 /* A number of the scenario, or the model's where the scenario says nothing. */
 static u64 number_or(device_t d, const char *key, u64 usual) {

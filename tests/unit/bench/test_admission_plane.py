@@ -27,7 +27,8 @@ from tests.bench.admission.plane.http2 import Broken, Connection, frame, headers
 from tests.bench.admission.plane.joins import request_of
 from tests.bench.admission.plane.meter import Cost
 from tests.bench.admission.plane.node import _FIRST_RENEWAL_S, WATCHES, Node, _varint
-from tests.integration.kube import REPOSITORY, Part, Server
+from tests.integration.kube import Part, Server
+from tests.integration.kube_files import REPOSITORY
 from tests.support.authority import Authority
 
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7

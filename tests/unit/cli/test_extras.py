@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_burnin.cli.program import EXTRA_OF
+from tests.support.clocks import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,7 @@ def answers(absent: list[str], *commands: str) -> dict[str, tuple[int, str]]:
         [sys.executable, "-c", WITHOUT, json.dumps(absent), *commands],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     read: dict[str, tuple[int, str]] = json.loads(done.stdout)

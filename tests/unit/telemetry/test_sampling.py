@@ -25,6 +25,8 @@ from tests.support.clocks import PATIENCE_S, has_ended, wait_until
 from tests.support.observed import observed
 
 INTERVAL_S = 0.02
+# Of the faults below.
+FAULT_AFTER_S = 0.1
 Environment = Callable[[str], dict[str, str]]
 Node = Callable[[str], tuple[Gpu, ...]]
 
@@ -161,17 +163,21 @@ MORE_FAULTS: list[tuple[str, list[str], list[str]]] = [
 def faulty_run(
     request: pytest.FixtureRequest, fake_nvml: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[list[tuple[str, list[str], list[str]]], tuple[Gpu, ...], TelemetryFindings]]:
-    """One run over GPUs that each have another fault."""
+    """One run over GPUs that each have another fault, whose time begins when all counters were read once."""
     faults, folder = request.param, tmp_path_factory.mktemp("faults")
     lines = [f"gpu{number}.{line}" for number, (line, _, _) in enumerate(faults) if line]
     (folder / "scenario").write_text("\n".join([f"gpus = {len(faults)}", *lines, ""]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(fake_nvml))
         patch.setenv("MUSTER_FAKE_NVML_SCENARIO", str(folder / "scenario"))
+        patch.setenv("MUSTER_FAKE_NVML_CLOCK", str(folder / "clock"))
         gpus = tuple(to_gpu(state, "h100-sxm5-80gb") for state in read_inventory_in_child().gpus)
         watcher = Watcher()
         with sampling(gpus, folder, watcher) as samplers:
-            watcher.wait_for_events(gpus, 4)
+            (folder / "clock").touch()
+            faulty_s = time.monotonic() + FAULT_AFTER_S
+            # All samples of the second message are after that of the first.
+            watcher.wait(lambda: all(sum(t_s > faulty_s for t_s in one.series().t_s) >= 2 for one in samplers._records))
             yield faults, gpus, samplers.findings()
 
 
@@ -215,19 +221,24 @@ def test_xids_of_nvml_are_told_with_their_gpu(node: Node, tmp_path: Path) -> Non
 def test_a_sensor_that_hangs_does_not_hold_the_run(
     node: Node, scenario_environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    until = Sampling._until
+    until, hangs = Sampling._until, tmp_path / "hangs"
 
     def healthy_first(samplers: Sampling, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """The healthy one may be slow: the time begins when it is ready, or has ended."""
+        """Both may be slow: the time begins when the healthy one is ready, or has ended, and the other one hangs."""
         record, process = samplers._records[0], samplers._processes[0]
         until(samplers, lambda: not process.open if samplers._stopped else record.ready, PATIENCE_S)
+        if not when:
+            wait_until(hangs.exists)
         return until(samplers, condition, timeout_s)
 
     monkeypatch.setattr(Sampling, "_until", healthy_first)
+    monkeypatch.setenv("MUSTER_FAKE_NVML_HANGS", str(hangs))
     gpus, watcher = node("gpus = 2\n"), Watcher()
     scenario_environment(f"gpus = 2\ngpu1.hang.nvmlDeviceGetPowerUsage{when} = 60\n")  # in the healthy one's place
     with sampling(gpus, tmp_path, watcher, stop_s=0.3, ready_s=PATIENCE_S if when else 0.3) as samplers:
         watcher.wait_for_events(gpus[:1], 3)
+        # It hangs by the count of its reads; the healthy one's events come by time, however few reads fit into that.
+        wait_until(hangs.exists)
         findings = samplers.findings()
     assert samplers.left_behind == ()
     assert source(findings, gpus[0]).alive

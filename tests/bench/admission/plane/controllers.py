@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.fleet.plan import sizing
-from tests.integration.kube import NO_BINARIES, Part, Server, binaries, ended, render
+from tests.integration.kube import NO_BINARIES, Part, Server, binaries, ended
+from tests.integration.kube_files import render
 
 # The bench renews no Lease between its steps, so no node may be taken for lost meanwhile.
 _PATIENT = "24h"

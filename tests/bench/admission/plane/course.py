@@ -28,7 +28,8 @@ from tests.bench.admission.plane.joins import join
 from tests.bench.admission.plane.meter import Cost, Meter, sizes
 from tests.bench.admission.plane.node import CONNECTIONS, WATCHES, Node, context_of
 from tests.integration.admitter_fleet import Process, admitters
-from tests.integration.kube import Part, Server, api_server, apply_ledger, defaults, render, until
+from tests.integration.kube import Part, Server, api_server, apply_ledger, until
+from tests.integration.kube_files import defaults, render
 
 SIZES = (250, 1000, 2500, 5000)
 NODES_OF_A_SITE = 7500

@@ -243,9 +243,7 @@ class Kernel:
         with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lines = self.nvml() | values
-            fresh = path.with_suffix(".new")
-            fresh.write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
-            fresh.replace(path)
+            scenario.write_whole(path, "".join(f"{key} = {value}\n" for key, value in lines.items()))
 
     def nvml(self) -> dict[str, str]:
         """What the driver says of the GPUs, beyond the scenario of the fake NVML."""
@@ -272,7 +270,7 @@ class Kernel:
         }
         kept |= {key: value for key, value in self.nvml().items() if key.endswith("ecc_pending")}
         self.tree.mkdir(parents=True, exist_ok=True)
-        (self.tree / NVML_STATE).write_text("".join(f"{key} = {value}\n" for key, value in kept.items()))
+        scenario.write_whole(self.tree / NVML_STATE, "".join(f"{key} = {value}\n" for key, value in kept.items()))
 
     def _set_loaded(self, name: str, size_bytes: int) -> None:
         if name not in self.modules():
@@ -292,7 +290,7 @@ class Kernel:
     def _put(self, name: str, content: str | bytes) -> None:
         path = self.tree / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        scenario.write_whole(path, content, self.tree)
 
 
 def module_text(name: str, version: str, flavour: str, release: str, signer: str = "") -> str:

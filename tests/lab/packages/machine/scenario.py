@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,17 @@ def change(top: Path, values: dict[str, Any]) -> None:
     path = top / FILE
     old = json.loads(path.read_text()) if path.exists() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(old | check(values, "the new values"), indent=1) + "\n")
+    write_whole(path, json.dumps(old | check(values, "the new values"), indent=1) + "\n")
+
+
+def write_whole(path: Path, content: str | bytes, folder: Path | None = None) -> None:
+    """Write a file that programs may be reading: they find what it was or what it is now.
+
+    Until then it is in `folder`: in its own one where nothing lists that.
+    """
+    fresh = (folder or path.parent) / f".{path.name}.{threading.get_native_id()}"
+    fresh.write_bytes(content.encode() if isinstance(content, str) else content)
+    fresh.replace(path)
 
 
 def devices(top: Path) -> list[dict[str, str]]:

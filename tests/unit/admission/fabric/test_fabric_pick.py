@@ -53,7 +53,7 @@ def test_those_that_are_waited_for_come_first_then_suspects_then_the_oldest() ->
     assert [members[0] for members in pairs(rows)][:2] == ["w", "s"]
     assert [one.why for one in pick(rows, 4, Turns(DAY_S, NOW_S), random.Random(1))] == [
         "x",
-        "it failed with another node, and nothing explains that yet",
+        "s failed with another node, and nothing explains that yet",
     ]
 
 

@@ -20,6 +20,7 @@ from gpu_burnin.admission.service.http import Pages
 from gpu_burnin.admission.webhook.certificate import AUTHORITY_LASTS, make_authority, renew_authority
 from gpu_burnin.api.attached import AUTHORITY_ENDS, GATE_EVENT_NAME, GATE_KEY, GATE_OPEN, WEBHOOK_AWAY
 from gpu_burnin.fleet.attach.monitoring import objects, rules
+from tests.support.clocks import PATIENCE_S
 
 RULE = {"apiGroups": [""], "resources": ["nodes"]}
 WANTED: dict[str, Any] = {
@@ -102,10 +103,10 @@ def test_its_page_is_read_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
     watch.look(lambda _: None)
     pages = Pages(("127.0.0.1", 0), watch.numbers, watch.unhealthy)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{pages.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{pages.port}/metrics", timeout=PATIENCE_S) as answer:
             assert b"muster_gate_refused 0" in answer.read()
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{pages.port}/leaderz", timeout=10)
+            urllib.request.urlopen(f"http://127.0.0.1:{pages.port}/leaderz", timeout=PATIENCE_S)
     finally:
         pages.close()
 

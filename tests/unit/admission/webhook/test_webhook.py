@@ -6,10 +6,8 @@ import base64
 import json
 import ssl
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from gpu_burnin.admission.webhook.server import Webhook
 from gpu_burnin.api.attached import Attached, GpuNodes, Mode
 from gpu_burnin.api.names import Names
 from gpu_burnin.errors import GpuBurninError
+from tests.support.clocks import PATIENCE_S, wait_until
 from tests.support.fake_api import apply_patch
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
@@ -98,7 +97,7 @@ def test_the_server_makes_its_certificate_anew_before_it_ends(tmp_path: Path) ->
         review: dict[str, Any] = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
         review |= {"request": request({"metadata": {"name": "gpu-x"}})}
         asked = urllib.request.Request(f"https://127.0.0.1:{hook.port}/taint", json.dumps(review).encode())
-        with urllib.request.urlopen(asked, context=context, timeout=10) as reply:
+        with urllib.request.urlopen(asked, context=context, timeout=PATIENCE_S) as reply:
             response = json.load(reply)["response"]
         assert json.loads(base64.b64decode(response["patch"]))[0]["value"] == {"taints": [TAINT]}
         first = hook.ends
@@ -128,28 +127,21 @@ def test_an_error_of_today_does_not_end_the_renewal(monkeypatch: pytest.MonkeyPa
         assert health(hook.port) == 200
         there[0] = False
         now[0] += SERVER_LASTS + timedelta(seconds=1)
-        wait(lambda: len(said) > 1)
+        wait_until(lambda: len(said) > 1)
         assert "the Secret is not there" in said[0] and health(hook.port) == 503
         there[0] = True
-        wait(lambda: hook.ends > now[0])
+        wait_until(lambda: hook.ends > now[0])
         assert health(hook.port) == 200
     finally:
         hook.close()
         thread.join()
 
 
-def wait(until: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 10
-    while not until():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
 def health(port: int) -> int:
     """As kubelet looks, which believes any certificate."""
     try:
         with urllib.request.urlopen(
-            f"https://127.0.0.1:{port}/healthz", context=ssl._create_unverified_context(), timeout=10
+            f"https://127.0.0.1:{port}/healthz", context=ssl._create_unverified_context(), timeout=PATIENCE_S
         ) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:

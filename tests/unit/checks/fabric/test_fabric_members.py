@@ -5,12 +5,12 @@ Only here: sockets between processes, of which one is wrong, killed, stopped or 
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -20,9 +20,11 @@ import pytest
 from gpu_burnin.checks.fabric import Fault, Finding, Meeting, run
 from gpu_burnin.checks.fabric.auth import Credential
 from gpu_burnin.checks.fabric.join import MOST_PENDING
+from gpu_burnin.checks.fabric.mesh import Mesh
 from gpu_burnin.checks.fabric.result import OK, STALLED, UNREACHABLE, WRONG
 from gpu_burnin.device.port import DeviceError
-from tests.support.fabric_members import all_find, loopback_meeting, members, wait_for
+from tests.support.clocks import PATIENCE_S, wait_until
+from tests.support.fabric_members import all_find, joined_before, loopback_meeting, members, misses, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -65,12 +67,13 @@ def test_a_wrong_byte_on_one_link_is_named_at_its_source(collective: str) -> Non
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_member_that_is_killed_is_named_by_all_others(ranks: int) -> None:
-    with members(loopback_meeting(ranks)) as group:
+    # Whoever hears of it by another one's word looks at its own links each twentieth of the time to stall.
+    with members(loopback_meeting(ranks, stall_s=30.0)) as group:
         group.start(range(ranks), {1: Fault("dead_rank")})
         for found in group.findings(*(rank for rank in range(ranks) if rank != 1)):
             assert (found.outcome, _named(found)) == (STALLED, {"gpu-2": STALLED}), found.detail
             assert "connection" in found.detail
-        group.processes[1].join(10)
+        group.processes[1].join(PATIENCE_S)
         assert group.processes[1].exitcode == -signal.SIGKILL
 
 
@@ -90,19 +93,32 @@ def test_a_member_that_is_stopped_is_named_by_all_others_and_blames_nobody_itsel
         assert "this host itself did not run for" in own.detail
 
 
-def test_a_member_that_never_comes_is_unreachable() -> None:
+def test_a_member_that_never_comes_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end comes with the time to join: nothing waits for a link to stall."""
+
+    def there(mesh: Mesh) -> bool:
+        """And whether the last one knows why."""
+        return misses(mesh, {0: 1, 2: 1}) and mesh.tries.get((0, 1)) != "no answer"
+
+    joined_before(monkeypatch, there)
     given = loopback_meeting(3, join_s=1.0)
-    began_s = time.monotonic()
     with members(given) as group:
         group.start([0, 2])
         first, last = group.findings()
         for found in (first, last):
             assert (found.outcome, _named(found)) == (UNREACHABLE, {"gpu-2": UNREACHABLE}), found.detail
         assert "connection refused" in last.detail and first.bytes_per_s is None
-    assert time.monotonic() - began_s < given.join_s + 4 * given.stall_s + 2
 
 
-def test_members_with_different_meetings_do_not_meet() -> None:
+def test_members_with_different_meetings_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = multiprocessing.get_context("fork").Event()
+
+    def tried(mesh: Mesh) -> bool:
+        if "authenticate" in mesh.tries.get((0, 0), ""):
+            refused.set()
+        return refused.is_set()
+
+    joined_before(monkeypatch, tried)
     given = loopback_meeting(2, join_s=1.0)
     with members(given) as group:
         group.start([0])
@@ -133,14 +149,7 @@ def _door(given: Meeting) -> Iterator[tuple[str, int]]:
     with members(given) as group:
         group.start([0])
         at = given.members[0].addresses[0], given.port
-        until_s = time.monotonic() + 10
-        while True:
-            try:
-                _connect(at, "127.77.0.99").close()
-                break
-            except ConnectionRefusedError:
-                assert time.monotonic() < until_s
-                time.sleep(0.02)
+        wait_until(lambda: _listens(at))
         yield at
         group.start([1])
         for found in group.findings():
@@ -148,12 +157,20 @@ def _door(given: Meeting) -> Iterator[tuple[str, int]]:
 
 
 def _connect(at: tuple[str, int], source: str) -> socket.socket:
-    return socket.create_connection(at, 5, (source, 0))
+    return socket.create_connection(at, PATIENCE_S, (source, 0))
+
+
+def _listens(at: tuple[str, int]) -> bool:
+    try:
+        _connect(at, "127.77.0.99").close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def _is_dropped(sock: socket.socket) -> bool:
     """Whether the other end closes it, having sent no more than an answer to a hello."""
-    sock.settimeout(10)
+    sock.settimeout(PATIENCE_S)
     try:
         return len(sock.recv(1000)) in (0, 64) and (sock.recv(1000) == b"")
     except ConnectionResetError:
@@ -208,7 +225,8 @@ def test_many_idle_connections_keep_no_member_away() -> None:
         assert all(map(_is_dropped, own[: 2 * MOST_PENDING]))
 
 
-def test_who_listens_in_the_place_of_rank_0_is_not_believed() -> None:
+def test_who_listens_in_the_place_of_rank_0_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined_before(monkeypatch, lambda mesh: "authenticate" in mesh.tries.get((0, 0), ""))
     given = loopback_meeting(2, join_s=1.0)
 
     def answer(server: socket.socket) -> None:
@@ -226,6 +244,6 @@ def test_who_listens_in_the_place_of_rank_0_is_not_believed() -> None:
         group.start([1])
         found = group.finding(1)
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join()
     assert (found.outcome, _named(found)) == (UNREACHABLE, {"gpu-1": UNREACHABLE})
     assert "did not authenticate" in found.detail

@@ -22,7 +22,7 @@ from gpu_burnin.fleet.attach.settings import POLICY_TAINTS, WEBHOOK_TAINTS, Sett
 from gpu_burnin.node.contained import LINKS
 from gpu_burnin.node.unit import RUN_DIR
 from gpu_burnin.system.own_name import NODE_VARIABLE, host_name
-from tests.integration.kube import gate_file
+from tests.integration.kube_files import gate_file
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 NODES = GpuNodes("example.com/gpu", "yes", ("gpu-x",))
