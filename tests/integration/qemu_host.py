@@ -28,8 +28,10 @@ from gpu_burnin.fleet.mirror.cache import cache_dir, locked
 from gpu_burnin.fleet.mirror.commands import WITH_US, run
 from gpu_burnin.node.enrol.seal import Sealed, seal
 from tests.integration.image_host import ADDRESS, BUILDER, RANGE, write_node
-from tests.integration.kube import REPOSITORY, Part, Server, ended, render
+from tests.integration.kube import Part, Server, ended
+from tests.integration.kube_files import render
 from tests.lab.image import suite
+from tests.lab.paths import REPOSITORY
 
 # As QEMU's network for users calls the loopback of this machine.
 HOST = "10.0.2.2"
