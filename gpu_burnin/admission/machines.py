@@ -71,7 +71,11 @@ def have_machines(api: KubeApi, names: Names, wanted: Mapping[str, MachineSpec],
             before[name] = _parts(known[name].spec)
     if apply:
         for name in {**before, **after}:
-            _write(api, names, name, wanted.get(name), known.get(name))
+            if name in wanted:
+                _write(api, names, name, wanted[name], known.get(name))
+            elif why := _remove(api, names, known[name]):
+                del before[name]
+                notes.append(why)
     return Machines(before, after, tuple(notes))
 
 
@@ -82,10 +86,7 @@ def forget_machines(api: KubeApi, names: Names, *, apply: bool) -> Machines:
     except NotFound:
         return Machines({}, {})
     if apply:
-        for name in known:
-            # Somebody else may have done it.
-            with suppress(NotFound):
-                api.delete(machines_path(names, name), f"delete {MACHINE_KIND} {name}")
+        known = {name: _forget(api, names, one) for name, one in known.items()}
     notes = (
         f"{name}: its machine is off or on its way there, and without fleet_scale nobody puts it on; put it on, then "
         f'take back the hold of the scaler: muster node release {name} --reason "no scaler"'
@@ -100,11 +101,41 @@ def _known(api: KubeApi, names: Names) -> dict[str, MachinePower]:
     return {one.name: one for one in map(parse_machine, api.items(machines_path(names), f"list {MACHINE_KIND}s"))}
 
 
-def _write(api: KubeApi, names: Names, name: str, spec: MachineSpec | None, old: MachinePower | None) -> None:
+def _remove(api: KubeApi, names: Names, old: MachinePower) -> str:
+    """Delete one as it was read; why it stays, "" when it has gone."""
+    try:
+        _delete(api, names, old)
+    except Conflict as error:
+        return (
+            f"{old.name}: its {MACHINE_KIND} was written since it was read ({error}), as for another power that is "
+            "wanted or was seen, so it stays; run this again, which decides anew"
+        )
+    return ""
+
+
+def _forget(api: KubeApi, names: Names, old: MachinePower) -> MachinePower:
+    """Delete one, whatever is written into it meanwhile; as it was then, for what is to be said of it."""
+    for _ in range(_MOST_TRIES):
+        # Somebody else may have done it.
+        with suppress(NotFound):
+            try:
+                _delete(api, names, old)
+            except Conflict as error:
+                conflict = error
+                old = parse_machine(api.get(machines_path(names, old.name), f"read {MACHINE_KIND} {old.name}"))
+                continue
+        return old
+    raise ApiError(
+        f"{old.name}: its {MACHINE_KIND} changed at each of {_MOST_TRIES} tries ({conflict}); run this again"
+    )
+
+
+def _delete(api: KubeApi, names: Names, old: MachinePower) -> None:
+    api.delete(machines_path(names, old.name), f"delete {MACHINE_KIND} {old.name}", version=old.version)
+
+
+def _write(api: KubeApi, names: Names, name: str, spec: MachineSpec, old: MachinePower | None) -> None:
     path = machines_path(names, name)
-    if spec is None:
-        api.delete(path, f"delete {MACHINE_KIND} {name}")
-        return
     if old is None:
         made = machine_document(MachinePower(name, replace(spec, wanted=None, hold=None, release=None)), names)
         api.create(machines_path(names), made, f"create {MACHINE_KIND} {name}")

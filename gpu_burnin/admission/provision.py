@@ -182,15 +182,20 @@ def provision(
         if name not in nodes and not _kept_for(known[name]):
             work.append((Act.REMOVED, known[name]))
             before[name] = {part: to_json(getattr(known[name].spec, part)) for part in _PARTS}
+    stay: dict[str, str] = {}
     if apply:
         with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(lambda item: _write(api, names, item[0], item[1], carried, keep), work))
+            written = list(pool.map(lambda item: _write(api, names, item[0], item[1], carried, keep), work))
+        stay = {item.name: why for (_, item), why in zip(work, written, strict=True) if why}
+        work = [(act, item) for act, item in work if item.name not in stay]
+        before = {name: parts for name, parts in before.items() if name not in stay}
         for gone in [item.name for act, item in work if enrolments and act is Act.REMOVED]:
             # Its token is good for nothing without it.
             with contextlib.suppress(NotFound):
                 api.delete(enrolments_path(names, gone), f"delete {ENROLMENT_KIND} {gone}")
     acts = {one.name: Act.NOTHING for one in wanted} | {item.name: act for act, item in work}
-    return Provisioned(acts, before, after, tuple(_notes(wanted, others, nodes, known)), bool(defined))
+    notes = (*_notes(wanted, others, nodes, known), *stay.values())
+    return Provisioned(acts, before, after, notes, bool(defined))
 
 
 def pin(
@@ -227,14 +232,21 @@ def _write(
     item: Wanted | NodeAdmission,
     carried: Mapping[str, tuple[int, str]],
     keep: Callable[[str, str, int, str], None],
-) -> None:
+) -> str:
+    """Write an entry; why one that was to go stays, "" otherwise."""
     path = admissions_path(names, item.name)
     if isinstance(item, NodeAdmission):
         _keep(item, keep)
-        api.delete(path, f"delete {KIND} {item.name}")
+        try:
+            api.delete(path, f"delete {KIND} {item.name}", version=item.version)
+        except Conflict as error:
+            return (
+                f"{item.name}: its {KIND} was written since it was read ({error}), as for a node that comes back or "
+                "for what somebody asks of it, so it stays; run this again, which decides anew"
+            )
         with contextlib.suppress(NotFound):
             api.delete(heartbeats_path(names, item.name), f"delete {HEARTBEAT_KIND} {item.name}")
-        return
+        return ""
     if act is Act.CREATED:
         identity = _with(item.identity, _carried(None, item, carried))
         spec = Spec(identity, item.hardware, item.evidence, place=item.place, fabric=item.fabric)
@@ -245,7 +257,7 @@ def _write(
             raise ApiError(
                 f"{item.name}: somebody else has made its {KIND} meanwhile ({error}); run this again"
             ) from error
-        return
+        return ""
     # People and the admitter write the same object: only our fields are replaced, so the newest version will do.
     for _ in range(_MOST_TRIES):
         found = api.get(path, f"read {KIND} {item.name}")
@@ -260,7 +272,7 @@ def _write(
         changes = [{"op": "add", "path": f"/spec/{part}", "value": parts[part]} for part in written]
         try:
             api.patch(path, [test, *changes], f"patch {KIND} {item.name}")
-            return
+            return ""
         except Conflict as error:
             conflict = error
     raise ApiError(f"{item.name}: its {KIND} changed at each of {_MOST_TRIES} tries ({conflict}); run this again")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from click.core import ParameterSource
 from gpu_burnin.cli.muster.fabric_options import plan_options, show_report
 from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.fleet.waves import temporary
 
 if TYPE_CHECKING:
     from gpu_burnin.fabric.model import Settings
@@ -100,7 +100,7 @@ def run(
     try:
         made = None if again else course.begun(path, site, _named(context, settings))
         if made is None:
-            shutil.rmtree(folder / "rounds", ignore_errors=True)
+            temporary.remove_all(folder / "rounds")
             made = results.begin(Fabric(site.nodes), settings)
         course.refuse_keyless(made, left)
         keep = _keeper(site, made.id, kubeconfig, without_cluster=without_cluster)

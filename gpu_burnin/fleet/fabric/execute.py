@@ -19,7 +19,7 @@ from gpu_burnin.api.rendezvous import FabricTest, Member
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fabric.model import Fabric, Kind, Outcome, Result, Round, Settings, Test
 from gpu_burnin.fleet.fabric.folder import UNKNOWN_BOOT, Number, Presence, RoundFolder
-from gpu_burnin.fleet.waves import leftovers
+from gpu_burnin.fleet.waves import leftovers, temporary
 from gpu_burnin.fleet.waves.model import Part
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, OUTCOMES
 from gpu_burnin.fleet.waves.worker import Job, Killed, last_words, play
@@ -289,6 +289,7 @@ class Executor:
 def _end_leftovers(folder: RoundFolder) -> None:
     """The forks of an Ansible that was killed go on with their tasks, on these hosts."""
     leftovers.end(FOLDER_VARIABLE, str(folder.path))
+    temporary.clear(folder.path)
 
 
 def _is_ended(presence: Presence | None) -> bool:

@@ -179,10 +179,7 @@ class Turns:
         return f"{turn.node} since {turn.since} (process {owner.pid} on {owner.machine})"
 
     def _counts(self, turn: Turn) -> bool:
-        try:
-            over = parse_rfc3339(turn.until) <= self.now()
-        except ValueError as error:
-            raise GpuBurninError(f"{self._path(turn.node)}: until is {turn.until!r}, and {error}; remove it") from error
+        over = _time(self._path(turn.node), "until", turn.until) <= self.now()
         if turn.note:
             # Without a release nobody knows since when its note is gone.
             return not turn.released or not over
@@ -192,7 +189,8 @@ class Turns:
         """Give turns whose note a person has removed an end: from now on, as its nodes may just have begun to swing."""
         for turn in self._all():
             if turn.note and not turn.released and not Path(turn.note).exists():
-                documents.write(self._path(turn.node), to_json(_released(turn, self.now())))
+                path = self._path(turn.node)
+                documents.write(path, to_json(_released(turn, path, self.now())))
 
     def _all(self) -> list[Turn]:
         found = []
@@ -240,16 +238,24 @@ def end_of(directory: Path, note: Path, now: datetime, *, swings: bool) -> None:
             if turn.note != str(note):
                 continue
             ended = turn.released and note.exists()
-            if not swings or (ended and parse_rfc3339(turn.until) <= now):
+            if not swings or (ended and _time(path, "until", turn.until) <= now):
                 path.unlink()
             elif not ended:
-                documents.write(path, to_json(_released(turn, now)))
+                documents.write(path, to_json(_released(turn, path, now)))
 
 
-def _released(turn: Turn, now: datetime) -> Turn:
-    """A turn that ends when waves that begin now are over."""
-    lasts = parse_rfc3339(turn.until) - parse_rfc3339(turn.since)
+def _released(turn: Turn, path: Path, now: datetime) -> Turn:
+    """The turn of a file, which ends when waves that begin now are over. Raises GpuBurninError."""
+    lasts = _time(path, "until", turn.until) - _time(path, "since", turn.since)
     return replace(turn, since=rfc3339(now), until=rfc3339(now + lasts), released=True)
+
+
+def _time(path: Path, key: str, text: str) -> datetime:
+    """A time in the file of a turn. Raises GpuBurninError."""
+    try:
+        return parse_rfc3339(text)
+    except ValueError as error:
+        raise GpuBurninError(f"{path}: {key} is {text!r}, and {error}; remove it") from error
 
 
 def _locked(fd: int) -> bool:

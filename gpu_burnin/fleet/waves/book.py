@@ -10,13 +10,13 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.roll import documents
+from gpu_burnin.fleet.waves import temporary
 from gpu_burnin.fleet.waves.model import Roll, Step, StepResult
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.files import write_atomic
@@ -47,7 +47,7 @@ class Book:
         with _writing(self.folder):
             # Without its plan a roll is none: what is cut here is begun anew.
             (self.folder / _ROLL).unlink(missing_ok=True)
-            shutil.rmtree(self.folder / _STEPS, ignore_errors=True)
+            temporary.remove_all(self.folder / _STEPS)
             (self.folder / _ENDED).unlink(missing_ok=True)
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.keep_inventory(self.folder, "inventory", inventory)

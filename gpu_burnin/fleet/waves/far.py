@@ -20,7 +20,7 @@ from typing import Any
 
 from ansible_runner.streaming import Worker
 
-from gpu_burnin.fleet.waves import leftovers, places
+from gpu_burnin.fleet.waves import leftovers, places, temporary
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, OUTCOMES
 from gpu_burnin.fleet.waves.workers import available_bytes
 
@@ -48,6 +48,7 @@ class _Far(Worker):  # type: ignore[misc]
         kept = {key: value for key, value in status_data.items() if key not in ("env", "command", "cwd")}
         if kept.get("status") == "starting":
             threading.Thread(target=_mind, args=(self.private_data_dir,), daemon=True).start()
+        temporary.forget_environment(kept, runner_config)
         super().status_handler(kept, runner_config)
 
     def finished_callback(self, runner_obj: Any) -> None:

@@ -7,7 +7,6 @@ import json
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from gpu_burnin.fleet.feeds.limits import LIMITS, OTHERS, Limits
 from gpu_burnin.fleet.feeds.turns import end_of
 from gpu_burnin.fleet.roll import documents
 from gpu_burnin.fleet.roll.documents import SCHEMA
-from gpu_burnin.fleet.waves import far, grants, places, returned, sent
+from gpu_burnin.fleet.waves import far, grants, places, returned, sent, temporary
 from gpu_burnin.fleet.waves.book import Book
 from gpu_burnin.fleet.waves.grants import Swings
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, OUTCOMES, OUTPUT, PLAY
@@ -101,7 +100,7 @@ def play(
     asked = at.swings and at.swings.of(hosts)
     limits = _granted(folder, kept, asked) if asked and asked.feeds else None
     write_atomic(folder / PLAY, f"on {at.place.name}".encode())
-    with tempfile.TemporaryDirectory(prefix="muster-roll-") as private, (folder / OUTPUT).open("ab") as output:
+    with temporary.runner(folder) as private, (folder / OUTPUT).open("ab") as output:
         made = Path(private) / "sent"
         made.mkdir()
         Book.keep_inventory(made, "inventory", sent.inventory(inventory.with_suffix(".json").read_bytes(), hosts))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.waves import forecast, plan, text
+from gpu_burnin.fleet.waves import forecast, plan, temporary, text
 from gpu_burnin.fleet.waves.begin import merge
 from gpu_burnin.fleet.waves.book import Book, alone, gates, keep_result, result_in
 from gpu_burnin.fleet.waves.kinds import Kind
@@ -210,6 +210,7 @@ class Executor:
             return None
         if len(lost) < _MOST_LOST:
             return None
+        temporary.clear(folder)
         why = f"{lost[-1]}, {len(lost)} times; see {folder / _LOG}"
         hosts = {host: HostResult(Outcome.FAILED, why) for host in step.hosts if step.part is Part.NODES}
         result = StepResult(step.name, 1, 0.0, 0.0, 0, hosts, "" if hosts else why)

@@ -10,10 +10,7 @@ import json
 import os
 import resource
 import shlex
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.errors import EXIT_INCONCLUSIVE
-from gpu_burnin.fleet.waves import leftovers, near
+from gpu_burnin.fleet.waves import leftovers, near, temporary
 from gpu_burnin.fleet.waves.book import hosts_file, keep_result
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, LOST_WHY, NO_TURN, OUTCOMES, OUTPUT
@@ -69,6 +66,7 @@ def main() -> None:
     hosts = read_text(hosts_file(folder), _MOST_BYTES).split()
     # Forks of an Ansible that was killed go on with their tasks, on the hosts of this step.
     leftovers.end(FOLDER_VARIABLE, str(folder))
+    temporary.clear(folder)
     if end_on_worker(folder, job.name, hosts) is not None:
         return
     try:
@@ -142,39 +140,36 @@ def play(folder: Path, job: Job, hosts: Sequence[str]) -> tuple[int, Mapping[str
     program = str(beside) if beside.exists() else "ansible-playbook"
     # One that lost this process would go on with nobody to keep what it did.
     words = ["--pdeathsig", "KILL", program, job.playbook, *job.arguments, "--limit", limit]
-    sockets = tempfile.mkdtemp(prefix="muster-")
-    private = tempfile.mkdtemp(prefix="muster-roll-")
-    try:
-        with (folder / OUTPUT).open("ab") as output:
-            run = ansible_runner.run(
-                private_data_dir=private,
-                project_dir=job.project,
-                binary="setpriv",
-                cmdline=shlex.join(words),
-                inventory=list(job.inventory),
-                envvars={
-                    FOLDER_VARIABLE: str(folder),
-                    # Runner would switch it off.
-                    "ANSIBLE_HOST_KEY_CHECKING": "True",
-                    "ANSIBLE_NOCOLOR": "1",
-                    "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
-                    "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
-                },
-                # Whatever a task returns: the callback keeps what is wanted of it, and events cost as much as tasks.
-                only_failed_event_data=True,
-                event_handler=lambda event: _print(event, output),
-                suppress_env_files=True,
-                fact_cache_type="memory",
-                quiet=True,
-                timeout=job.timeout_s or None,
-            )
-            if run.stderr:
-                output.write(run.stderr.read().encode())
-    finally:
-        _close(Path(sockets))
-        shutil.rmtree(sockets, ignore_errors=True)
-        # It has the environment in it.
-        shutil.rmtree(private, ignore_errors=True)
+    with (
+        temporary.sockets(folder) as sockets,
+        temporary.runner(folder) as private,
+        (folder / OUTPUT).open("ab") as output,
+    ):
+        run = ansible_runner.run(
+            private_data_dir=private,
+            project_dir=job.project,
+            binary="setpriv",
+            cmdline=shlex.join(words),
+            inventory=list(job.inventory),
+            envvars={
+                FOLDER_VARIABLE: str(folder),
+                # Runner would switch it off.
+                "ANSIBLE_HOST_KEY_CHECKING": "True",
+                "ANSIBLE_NOCOLOR": "1",
+                "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
+            },
+            # Whatever a task returns: the callback keeps what is wanted of it, and events cost as much as tasks.
+            only_failed_event_data=True,
+            event_handler=lambda event: _print(event, output),
+            status_handler=temporary.forget_environment,
+            suppress_env_files=True,
+            fact_cache_type="memory",
+            quiet=True,
+            timeout=job.timeout_s or None,
+        )
+        if run.stderr:
+            output.write(run.stderr.read().encode())
     # ansible-runner has an exit code of its own for a run that it ended at the timeout.
     if run.rc is None or run.status == "timeout":
         raise Killed(f"{job.name}: ansible-playbook was killed{'' if run.rc is None else f' after {job.timeout_s} s'}")
@@ -189,13 +184,6 @@ def _print(event: Mapping[str, Any], output: Any) -> bool:
     if text := event.get("stdout"):
         output.write(f"{text}\n".encode())
     return False
-
-
-def _close(sockets: Path) -> None:
-    """End the connections of a step, which would be kept for half an hour and have 2 MB each."""
-    for socket in sockets.iterdir():
-        command = ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "none"]
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def _of_their_own(outcomes: Mapping[str, Any], hosts: Collection[str]) -> dict[str, HostResult]:

@@ -69,3 +69,31 @@ def test_without_the_scaler_all_go_and_those_that_are_off_are_named(there: FakeA
 def test_a_fleet_that_never_had_a_scaler_has_nothing_to_forget(api: FakeApi, kube: KubeApi) -> None:
     api.unknown.add("machinepowers")
     assert not forget_machines(kube, NAMES, apply=True).changed
+
+
+def written_once(api: FakeApi, resource: str, change: dict[str, Any]) -> None:
+    """Somebody writes gpu-1's object between when it is read and when it is deleted."""
+    left = [change]
+
+    def meanwhile(path: str) -> None:
+        if path.endswith(f"/{resource}/gpu-1") and api.requests[-1][0] == "DELETE" and left:
+            api.merge(resource, "gpu-1", left.pop())
+
+    api.before_write = meanwhile
+
+
+def test_a_machine_that_is_written_meanwhile_stays_with_what_was_written(there: FakeApi, kube: KubeApi) -> None:
+    have_machines(kube, NAMES, {"gpu-1": SPEC, "gpu-2": SPEC}, apply=True)
+    written_once(there, "machinepowers", {"spec": {"wanted": WISH}})
+    done = have_machines(kube, NAMES, {}, apply=True)
+    assert set(done.before) == {"gpu-2"} and spec_of(there, "gpu-1")["wanted"] == WISH
+    (note,) = done.notes
+    assert note.startswith("gpu-1: its MachinePower was written since it was read (") and "run this again" in note
+    assert set(have_machines(kube, NAMES, {}, apply=True).before) == {"gpu-1"} and not there.objects["machinepowers"]
+
+
+def test_without_the_scaler_a_wish_that_comes_meanwhile_is_named(there: FakeApi, kube: KubeApi) -> None:
+    have_machines(kube, NAMES, {"gpu-1": SPEC}, apply=True)
+    written_once(there, "machinepowers", {"spec": {"wanted": WISH}})
+    (note,) = forget_machines(kube, NAMES, apply=True).notes
+    assert note.startswith("gpu-1: its machine is off or on its way there") and not there.objects["machinepowers"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.provision import Wanted, pin, provision
+from gpu_burnin.admission.provision import Provisioned, Wanted, pin, provision
 from gpu_burnin.api.enrolment import EnrolmentSpec, enrolment_document
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Identity
@@ -13,9 +13,9 @@ NAMES = Names()
 KEPT: list[tuple[str, str, int, str]] = []
 
 
-def provisioned(kube: KubeApi, *nodes: str, enrolments: bool = True) -> None:
+def provisioned(kube: KubeApi, *nodes: str, enrolments: bool = True) -> Provisioned:
     wanted = [Wanted(name, Identity(addresses=("10.0.0.1",), pod_range="198.19.1.0/24")) for name in nodes]
-    provision(
+    return provision(
         kube, NAMES, wanted, [], [], apply=True, enrolments=enrolments, carried={}, keep=lambda *seen: KEPT.append(seen)
     )
 
@@ -47,3 +47,23 @@ def test_pinning_writes_key_and_machine_and_nothing_else(api: FakeApi, kube: Kub
     changed = {"hostKey": key, "machineID": "1" * 32, "carriedSequence": 7, "carriedReportSHA256": "0" * 64}
     assert after == {**before, "identity": {**before["identity"], **changed}}
     assert KEPT == []
+
+
+def test_an_entry_that_is_written_meanwhile_stays_with_its_enrolment(api: FakeApi, kube: KubeApi) -> None:
+    """As by the admitter, whose node comes back."""
+    provisioned(kube, "gpu-1", "gpu-2")
+    for name in ("gpu-1", "gpu-2"):
+        api.put("nodeenrolments", enrolment_document(name, EnrolmentSpec("abcdef", "x"), NAMES))
+    back = [{"status": {"state": "new"}}]
+
+    def meanwhile(path: str) -> None:
+        if path.endswith("/nodeadmissions/gpu-1") and back:
+            api.merge("nodeadmissions", "gpu-1", back.pop())
+
+    api.before_write = meanwhile
+    done = provisioned(kube)
+    assert list(api.objects["nodeadmissions"]) == list(api.objects["nodeenrolments"]) == ["gpu-1"]
+    assert (dict(done.acts), list(done.before)) == ({"gpu-2": "removed"}, ["gpu-2"])
+    (note,) = done.notes
+    assert note.startswith("gpu-1: its NodeAdmission was written since it was read (") and "run this again" in note
+    assert dict(provisioned(kube).acts) == {"gpu-1": "removed"} and not api.objects["nodeenrolments"]

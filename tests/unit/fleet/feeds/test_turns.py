@@ -21,7 +21,7 @@ import pytest
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.feeds.limits import Limits
-from gpu_burnin.fleet.feeds.turns import SLACK_S, Turns
+from gpu_burnin.fleet.feeds.turns import SLACK_S, Turns, end_of
 from gpu_burnin.fleet.roll import documents
 
 START = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
@@ -260,6 +260,22 @@ def test_a_turn_without_a_time_is_an_error_that_names_it(tmp_path: Path, clock: 
     path = tmp_path / "feeds/gpu-1.json"
     path.write_text(path.read_text().replace("T12:01:24", " soon "))
     with pytest.raises(GpuBurninError, match=r"gpu-1\.json: until is '2026-11-28 soon .*; remove it"):
+        take(turns, clock, "gpu-2")
+
+
+@pytest.mark.parametrize(("key", "time"), [("since", "T12:00:00"), ("until", "T12:01:24")])
+def test_the_turn_of_a_shard_without_a_time_is_one_too(key: str, time: str, tmp_path: Path, clock: Clock) -> None:
+    turns, note = turns_of(tmp_path, clock, Limits(2)), tmp_path / "note.json"
+    note.touch()
+    assert turns.take("gpu-1", "", 24.0, 3.0, clock.waits.append, note) == ""
+    path = tmp_path / "feeds/gpu-1.json"
+    path.write_text(path.read_text().replace(time, " soon "))
+    says = rf"gpu-1\.json: {key} is '2026-11-28 soon .*; remove it"
+    with pytest.raises(GpuBurninError, match=says):
+        end_of(tmp_path / "feeds", note, START, swings=True)
+    # As where a person has removed the note.
+    note.unlink()
+    with pytest.raises(GpuBurninError, match=says):
         take(turns, clock, "gpu-2")
 
 

@@ -60,6 +60,7 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder, folder / "log"
         self.states: dict[str, str] = {}
+        self.environment: dict[str, str] = {}
         python = str(Path(sys.executable))
         groups = {"kube_apiserver": {"hosts": {"api-1": {}}}, "gpu_nodes": {"hosts": {name: {} for name in NODES}}}
         shared = {
@@ -142,6 +143,7 @@ class Fleet:
             "ANSIBLE_CONFIG": str(REPOSITORY / "ansible.cfg"),
             "ANSIBLE_COLLECTIONS_PATH": str(REPOSITORY / "collections"),
             "PYTHONPATH": str(REPOSITORY),
+            **self.environment,
         }
         environment.pop("PYTEST_CURRENT_TEST", None)
         command = [sys.executable, "-c", "from gpu_burnin.cli.program import call; import sys; "
@@ -190,6 +192,9 @@ def outcomes(report: dict[str, object]) -> dict[str, str]:
 
 def test_three_kills_skip_nobody_and_repeat_no_shard(fleet: Fleet) -> None:
     fleet.halt()
+    temporary = fleet.folder / "tmp"
+    temporary.mkdir()
+    fleet.environment = {"TMPDIR": str(temporary), "PASSWORD_OF_SOMEBODY": "correct-horse"}
     shards = ("--canary", "8", "--shard", "4")
     first = fleet.start(*shards)
     wait_until(lambda: sum(fleet.done("begin").values()) == 8)
@@ -200,6 +205,10 @@ def test_three_kills_skip_nobody_and_repeat_no_shard(fleet: Fleet) -> None:
     # It has a fork for each host, which waits there.
     wait_until(lambda: len(fleet.processes("ansible-playbook", "shard-0001")) > 4)
     before = fleet.processes("ansible-playbook", "shard-0001")
+    private = list((fleet.folder / "state/roll/steps").glob("*/runner"))
+    assert len(private) == len(list(temporary.glob("muster-*"))) == 2, "of each shard"
+    kept = [one for folder in private for one in folder.rglob("*") if one.is_file()]
+    assert kept and not [one for one in kept if b"correct-horse" in one.read_bytes()], "no environment is kept"
     os.kill(worker, signal.SIGKILL)
     second = fleet.start(*shards)
     wait_until(lambda: sum(fleet.done("begin").values()) == 12)
@@ -216,6 +225,7 @@ def test_three_kills_skip_nobody_and_repeat_no_shard(fleet: Fleet) -> None:
     assert fleet.done("begin") == Counter({**dict.fromkeys(NODES[:4], 3), **dict.fromkeys(NODES[4:], 1)})
     assert fleet.done("control") == {"api-1": 1} and fleet.done("contact") == {"localhost": 2}
     assert fleet.done("report") == {}
+    assert list(temporary.glob("muster-*")) == list((fleet.folder / "state/roll/steps").glob("*/runner")) == []
 
 
 def test_results_are_no_failures_and_failures_of_some_keep_nobody_else(fleet: Fleet) -> None:
