@@ -236,6 +236,11 @@ def _write(
     """Write an entry; why one that was to go stays, "" otherwise."""
     path = admissions_path(names, item.name)
     if isinstance(item, NodeAdmission):
+        if api.node(item.name) is not None:
+            return (
+                f"{item.name}: its Node came while this ran, so its {KIND} stays; add it to the inventory, or delete "
+                "its Node (kubectl delete node), and run this again"
+            )
         _keep(item, keep)
         try:
             api.delete(path, f"delete {KIND} {item.name}", version=item.version)

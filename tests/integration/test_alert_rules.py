@@ -117,6 +117,13 @@ ATTACHED = (
         {"muster_gate_webhook_taints": "1 0x4 1x20"},
         "7m",
     ),
+    # Never answered, as by a policy of others; answered after ten minutes.
+    (
+        "MusterGateWebhookNotChecked",
+        {"muster_gate_webhook_answered": "0x30"},
+        {"muster_gate_webhook_answered": "0x10 1x20"},
+        "16m",
+    ),
     # An hour's less than half a year is left, and a day more than that.
     ("MusterGateAuthorityEnds", {AUTHORITY: "15768000x300"}, {AUTHORITY: "15854400x300"}, "1h1m"),
     ("MusterGateNotChecked", {"up": "1x60"}, {CHECKED: "0+30x60"}, "11m"),

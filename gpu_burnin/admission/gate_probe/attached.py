@@ -246,11 +246,14 @@ class Watch:
         """For Prometheus. What could not be asked has no number, only the time of the last whole look."""
         gate = self._gate or Gate((), ())
         ends_s = None if gate.authority_ends_s is None else round(gate.authority_ends_s)
+        # Where nothing is asked there is no answer to miss.
+        answered = None if gate.tainted is None and not gate.untold else not gate.untold
         found = (
             ("gate_refused", "1 when a node without the taint was refused by the gate.", gate.refused),
             ("gate_objects_changed", "Objects of the gate that are gone or not as they were written.", gate.changed),
             ("gate_checked_timestamp_seconds", "When the whole gate was last looked at.", round(self._checked_s)),
             ("gate_webhook_taints", "1 when a GPU Node got the taint of the webhook, where one is.", gate.tainted),
+            ("gate_webhook_answered", "1 when it is known whether the webhook taints, where it is asked.", answered),
             ("gate_authority_ends_timestamp_seconds", "When the webhook's authority ends, where one is.", ends_s),
         )
         return page("muster_", (Family(name, "gauge", text, (({}, value),)) for name, text, value in found)).encode()

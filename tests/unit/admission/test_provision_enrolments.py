@@ -7,6 +7,7 @@ from gpu_burnin.admission.provision import Provisioned, Wanted, pin, provision
 from gpu_burnin.api.enrolment import EnrolmentSpec, enrolment_document
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Identity
+from tests.support.admission_helpers import make_node
 from tests.support.fake_api import FakeApi
 
 NAMES = Names()
@@ -66,4 +67,8 @@ def test_an_entry_that_is_written_meanwhile_stays_with_its_enrolment(api: FakeAp
     assert (dict(done.acts), list(done.before)) == ({"gpu-2": "removed"}, ["gpu-2"])
     (note,) = done.notes
     assert note.startswith("gpu-1: its NodeAdmission was written since it was read (") and "run this again" in note
+    api.put_node(make_node(name="gpu-1"))
+    (note,) = provisioned(kube).notes
+    assert note.startswith("gpu-1: its Node came while this ran") and list(api.objects["nodeadmissions"]) == ["gpu-1"]
+    api.remove("nodes", "gpu-1")
     assert dict(provisioned(kube).acts) == {"gpu-1": "removed"} and not api.objects["nodeenrolments"]

@@ -145,6 +145,8 @@ def test_the_alerts_are_the_fleets_by_name_and_read_what_the_probe_tells() -> No
     assert ends["expr"].endswith(f"< {WARNED_S:.0f}") and ends["labels"] == {"severity": "ticket"}
     away = ours.pop(WEBHOOK_AWAY)
     assert away["expr"] == "muster_gate_webhook_taints == 0" and away["labels"] == {"severity": "page"}
+    unanswered = ours.pop("MusterGateWebhookNotChecked")
+    assert (unanswered["expr"], unanswered["for"]) == ("muster_gate_webhook_answered == 0", "15m")
     for name, rule in ours.items():
         assert (rule["labels"], rule["annotations"]["runbook"]) == (
             fleet[name]["labels"],
@@ -210,7 +212,9 @@ def test_a_webhook_that_adds_no_taint_is_told_though_the_gate_holds(tmp_path: Pa
     assert "\nmuster_gate_webhook_taints 0\n" in watch.numbers().decode()
     # Where none is to add it, nothing is asked and nothing told.
     (tmp_path / GATE_KEY).write_text(json.dumps({"mode": "enforcing", "objects": [there]}))
+    assert "\nmuster_gate_webhook_answered 1\n" in watch.numbers().decode()
     assert watch.look(said.append).tainted is None and len(cluster.events) == 1
+    assert "\nmuster_gate_webhook_answered " not in watch.numbers().decode()
 
 
 @pytest.fixture
@@ -231,6 +235,7 @@ def test_a_webhook_that_cannot_be_asked_for_says_nothing_of_the_gate(cluster: Cl
     page = watch.numbers().decode()
     assert f"\nmuster_gate_checked_timestamp_seconds {MADE.timestamp():.0f}\n" in page
     assert "\nmuster_gate_refused 1\n" in page and "\nmuster_gate_webhook_taints " not in page
+    assert "\nmuster_gate_webhook_answered 0\n" in page
 
 
 def test_a_gate_that_cannot_be_asked_hides_nothing_of_the_webhook(cluster: Cluster, tmp_path: Path) -> None:
