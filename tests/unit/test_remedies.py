@@ -29,6 +29,7 @@ ONLY_BUILT = {
     "cli/muster/gate_probe.py": "the default of the probe of an API server's own host",
     "cli/main.py": "names the command of a playbook",
     "cli/muster/fabric_run.py": "runs playbooks",
+    "cli/muster/image.py": "machine images of a fleet",
     "cli/muster/inventory_option.py": "an inventory",
     "cli/muster/plan.py": "an inventory",
     "cli/muster/roll.py": "runs playbooks",
