@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,8 @@ class KubeconfigError(GpuBurninError):
 
 def load(path: Path, configuration: Any) -> Any:
     """The package's client, with `configuration` filled. Raises KubeconfigError."""
-    if not path.is_file():
+    # $KUBECONFIG may be a list of them, and one may come through a pipe.
+    if not any(Path(one).exists() for one in str(path).split(os.pathsep)):
         raise KubeconfigError("there is no such file")
     make: Any = config.new_client_from_config
     try:

@@ -9,6 +9,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,6 +18,14 @@ from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.cli.options import goes_with
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE
 from gpu_burnin.system.streams import readers_may_leave
+
+
+class _Key(click.Path):
+    """A file as ssh names one: in --worker-key=~/FILE no shell puts the home folder for `~`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        return super().convert(str(Path(value).expanduser()), param, ctx)
 
 
 @click.command()
@@ -70,7 +79,7 @@ from gpu_burnin.system.streams import readers_may_leave
 )
 @click.option(
     "--worker-key",
-    type=click.Path(exists=True, dir_okay=False),
+    type=_Key(exists=True, dir_okay=False),
     metavar="FILE",
     help="Private key for the login to workers; it stays here.  [default: ssh's own]",
 )

@@ -153,9 +153,12 @@ def slots(offered: Sequence[tuple[Far, Workers]], swings: Swings | None) -> tupl
 
 
 def left_by(roll: Path, steps: Sequence[str] | None = None) -> list[Path]:
-    """The notes of what may run on workers, of these steps alone where they are named."""
+    """The notes of what may run on workers, of these steps alone where they are named.
+
+    Their names say of which step they are: none is read, since those of other steps may go meanwhile.
+    """
     found = sorted((roll / _NOTES).glob("*.json"))
-    return [path for path in found if steps is None or documents.read(Note, path, _UNKNOWN).step in steps]
+    return [path for path in found if steps is None or path.stem.rpartition("-")[0] in steps]
 
 
 def end(path: Path) -> None:

@@ -60,6 +60,8 @@ class Executor:
         # A shard that a worker has lost runs here, and not beside as many as this machine bears.
         self._local = threading.Semaphore(self.workers)
         self._lost: set[str] = set()
+        # Steps without a process: a worker is asked to end what it may still run of them.
+        self._ending: set[str] = set()
         # Seconds of the processors while shards ran that are done: of the whole machine, and of the shards.
         self._busy_s, self._own_s = 0.0, 0.0
 
@@ -111,10 +113,18 @@ class Executor:
                 if not self.stopped:
                     self.stopped = "Ctrl-C"
                 self.interrupted = True
-                names = ", ".join(sorted(self._running))
-                self.say(f"no further step begins; waiting for {names}; Ctrl-C again leaves them running by themselves")
+                self.say("; ".join(["no further step begins", *self._waits()]))
         if self._faults:
             raise self._faults[0]
+
+    def _waits(self) -> list[str]:
+        """For what a person waits who has stopped the roll, and what a second Ctrl-C does with it."""
+        with self._change:
+            there, here = sorted(self._ending), sorted(self._running.keys() - self._ending)
+        return [
+            *[f"waiting for {', '.join(here)}; Ctrl-C again leaves them running by themselves"] * bool(here),
+            *[f"waiting for the worker of {', '.join(there)}; Ctrl-C again leaves that to the next call"] * bool(there),
+        ]
 
     def _wait(self, threads: Sequence[threading.Thread], stages: Sequence[Sequence[Step]], wave: int) -> None:
         with self._change:
@@ -166,10 +176,23 @@ class Executor:
             elif far is not None:
                 self._lost.add(far.place.name)
                 self.say(f"{step.name} is run here, when {far.place.name} has ended it; no further one begins there")
-                # Until then it takes no place of this machine.
-                if (result := end_on_worker(self.book.step(step), step.name, step.hosts)) is not None:
+                if (result := self._ended_there(step)) is not None:
                     return result
             far = None
+
+    def _ended_there(self, step: Step) -> StepResult | None:
+        """Wait, in no place of this machine, until its worker has ended a lost step; the result where it may run on."""
+        with self._change:
+            self._ending.add(step.name)
+        try:
+            return end_on_worker(self.book.step(step), step.name, step.hosts)
+        except (GpuBurninError, OSError) as error:
+            # The process that runs it here asks again, and fails alone.
+            self.say(f"{step.name}: {error}")
+            return None
+        finally:
+            with self._change:
+                self._ending.discard(step.name)
 
     def _attempt(self, step: Step, far: Far | None) -> tuple[StepResult | None, str]:
         """The result, or how its process was lost."""

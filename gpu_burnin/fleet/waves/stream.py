@@ -51,7 +51,7 @@ class Log:
         """Add lines, or say once that no further one is kept."""
         with self._lock:
             for line in text.splitlines():
-                content = f"{printable(line)}\n".encode(errors="replace")
+                content = f"{printable(line.expandtabs())}\n".encode(errors="replace")
                 if not self._full and len(content) > self._left:
                     self._full = True
                     words = f"[WARNING]: this shard printed more than {self._most} bytes; no further line of it is kept"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -85,6 +86,17 @@ def test_an_unusable_kubeconfig_is_one_sentence(tmp_path: Path, content: str | N
     why = "there is no such file" if content is None else ""
     with pytest.raises(ApiError, match=rf"broken\.kubeconfig \({why}"):
         KubeApi(path)
+
+
+def test_a_kubeconfig_may_be_a_list_or_come_through_a_pipe(api: FakeApi, tmp_path: Path) -> None:
+    path = api.kubeconfig(tmp_path / "kubeconfig")
+    assert KubeApi(Path(f"{tmp_path / 'none'}:{path}")).server == KubeApi(path).server
+    # As the shell gives it for <(command).
+    read_end, write_end = os.pipe()
+    os.write(write_end, path.read_bytes())
+    os.close(write_end)
+    assert KubeApi(Path(f"/dev/fd/{read_end}")).server == KubeApi(path).server
+    os.close(read_end)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.waves import begin, book, text
 from gpu_burnin.fleet.waves.book import Book
@@ -163,3 +165,15 @@ def test_the_report_says_which_machine_did_which_shards(tmp_path: Path) -> None:
     assert text.to_json(roll, {}, "", [*far, here])["workers"] == {
         "localhost": {"shards": 1, "nodes": 2}, "roll@10.0.0.9": {"shards": 2, "nodes": 2},
     }  # fmt: skip
+
+
+def test_a_workers_key_is_named_as_for_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In --worker-key=~/FILE no shell puts the home folder there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (playbook := tmp_path / "burnin.yml").touch()
+    words = ["roll", str(playbook), "-i", str(tmp_path), "--worker-key=~/key"]
+    missing = CliRunner().invoke(muster.cli, words)
+    assert missing.exit_code == 2 and f"'{tmp_path}/key' does not exist" in missing.output
+    (tmp_path / "key").touch()
+    there = CliRunner().invoke(muster.cli, words)
+    assert there.exit_code == 2 and "--worker or --worker-group" in there.output

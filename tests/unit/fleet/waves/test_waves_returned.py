@@ -150,12 +150,12 @@ def test_of_what_a_worker_sends_no_more_is_kept_than_is_expected_and_of_turns_th
 
 def test_the_log_of_a_shard_has_whole_lines_for_a_terminal_and_a_bound() -> None:
     file = io.BytesIO()
-    log = stream.Log(file, 30)
-    for text in ("first\nsecond \x1b[2J", "third is too long for it", "fourth", "fifth"):
+    log = stream.Log(file, 38)
+    for text in ("\tfirst\nsecond \x1b[2J", "third is too long for it", "fourth", "fifth"):
         log.write(text)
     lines = file.getvalue().decode().splitlines()
-    assert lines[:2] == ["first", "second ?[2J"] and len(lines) == 3, "nothing comes after what did not fit"
-    assert lines[2] == "[WARNING]: this shard printed more than 30 bytes; no further line of it is kept"
+    assert lines[:2] == [f"{'':8}first", "second ?[2J"] and len(lines) == 3, "nothing comes after what did not fit"
+    assert lines[2] == "[WARNING]: this shard printed more than 38 bytes; no further line of it is kept"
 
 
 @pytest.mark.parametrize(
@@ -252,11 +252,11 @@ def test_what_a_worker_sent_is_said_when_its_shard_runs_here(tmp_path: Path, mon
     ]
 
 
-@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("answers", ["yes", "no", "note cannot be read"])
 def test_a_shard_whose_worker_does_not_answer_takes_no_place_of_this_machine(
-    answers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The only place is that of a shard which ends when the other one waits."""
+    """The only place is that of a shard which ends when the other one waits. Whom the worker keeps waiting is said."""
     waits, begun = threading.Event(), list[str]()
 
     class Process:
@@ -276,8 +276,13 @@ def test_a_shard_whose_worker_does_not_answer_takes_no_place_of_this_machine(
             return 0
 
     def end(folder: Path) -> str:
+        says = "; ".join(executor._waits())
+        assert f"the worker of {folder.name}; Ctrl-C again leaves that to the next call" in says
+        assert f"{folder.name}; Ctrl-C again leaves them running" not in says
         waits.set()
-        return "" if answers else f"{folder.name} may still run on 10.0.0.9"
+        if answers == "note cannot be read":
+            raise GpuBurninError(answers)
+        return "" if answers == "yes" else f"{folder.name} may still run on 10.0.0.9"
 
     monkeypatch.setattr(subprocess, "Popen", Process)
     monkeypatch.setattr(near, "end_patiently", end)
@@ -288,8 +293,20 @@ def test_a_shard_whose_worker_does_not_answer_takes_no_place_of_this_machine(
     )
     executor.run()
     whys = {one.outcome: one.why for one in executor.results.values()}
-    if answers:
+    if answers != "no":
+        # The process that runs it here asks the worker again.
         assert whys == {Outcome.DONE: ""} and len(begun) == 2
     else:
         assert set(whys) == {Outcome.DONE, Outcome.FAILED} and len(begun) == 1
         assert "may still run on 10.0.0.9" in whys[Outcome.FAILED]
+
+
+def test_the_notes_of_a_step_are_found_beside_those_that_go_meanwhile(tmp_path: Path) -> None:
+    notes = tmp_path / "remote"
+    notes.mkdir()
+    mine = notes / f"shard-0001-{'a' * 12}.json"
+    mine.write_text("{}")
+    # As one that is removed between the look for names and the reading.
+    (notes / f"shard-0002-{'b' * 12}.json").symlink_to("gone")
+    assert near.left_by(tmp_path, ["shard-0001"]) == [mine]
+    assert near.left_by(tmp_path, ["shard-00"]) == []
