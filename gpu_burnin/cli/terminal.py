@@ -34,6 +34,12 @@ def show(text: str) -> None:
     click.echo(_VERDICT.sub(_painted, shown) if _in_colour() else shown, nl=not text.endswith("\n"))
 
 
+def note(text: str) -> None:
+    """One line on standard error that tells a person why it takes a while; nothing where no person looks."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
+
+
 def _in_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from gpu_burnin.api.names import Names
+from gpu_burnin.cli.muster.attach_approve import approve
 from gpu_burnin.cli.muster.cluster_options import cluster_options, connect
 from gpu_burnin.cli.options import duration, goes_with
 
@@ -101,8 +102,8 @@ def attach(
     from gpu_burnin.fleet.attach import render as rendering
     from gpu_burnin.fleet.attach.settings import WEBHOOK_TAINTS, Settings, check
 
-    if image is None:
-        raise click.UsageError("give --image REF: the image of this version in a registry that the cluster can read")
+    _refuse_missing(image, gpu_nodes, kubeconfig, named=cluster is not None or render is not None)
+    assert image is not None
     settings = Settings(
         image,
         parse_gpu_nodes(gpu_nodes),
@@ -164,97 +165,6 @@ def _shown(one: Any) -> dict[str, Any]:
     decided = {"who": one.decision.who, "why": one.decision.why} if one.decision else {}
     trust = {"trust": one.trust} if one.trust else {}
     return {"node": one.name, "approved": one.decision and one.decision.approved, **trust, **of, **decided}
-
-
-@attach.command("approve", short_help="Believe the key with which a node's agent signs.")
-@click.argument("names", nargs=-1, metavar="NODE[=FINGERPRINT]...")
-@click.option("--all", "everybody", is_flag=True, help="All that wait: whoever comes first with a name is that node.")
-@click.option(
-    "--expect",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Only machines whose key is in this file, of the form of known_hosts by the names of Nodes: of all that wait, "
-    "and of those believed on first use of which it has a key, unless nodes are named. A line `NODE machine-id ID` "
-    "compares the machine id.",
-)
-@click.option("--reason", default="approved by hand", show_default=True, help="Why, for the ledger.")
-@click.option("--level", default="standard", show_default=True, help="The least level of their burn-in.")
-@click.option("--again", is_flag=True, help="Also where key or Node are others than were approved before.")
-@click.option("--allow-simulated", is_flag=True, help="Admit simulated GPUs; for labs only.")
-@click.pass_obj
-def approve(
-    place: tuple[Path, str],
-    names: tuple[str, ...],
-    everybody: bool,
-    expect: Path | None,
-    reason: str,
-    level: str,
-    again: bool,
-    allow_simulated: bool,
-) -> None:
-    """Believe the key with which a node's agent signs: the one of this FINGERPRINT (SHA256:...), or that FILE has.
-
-    With neither it is trusted on first use, which the ledger says. Exit code 1 when one was not approved, or another
-    command has approved the same machine meanwhile.
-    """
-    from gpu_burnin.admission.client import Conflict
-    from gpu_burnin.api.enrolment import Decision
-    from gpu_burnin.api.levels import LEVEL_NAMES
-    from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
-    from gpu_burnin.fleet.attach import approve as approving
-    from gpu_burnin.fleet.attach import expected
-    from gpu_burnin.fleet.attach.ledger import Ledger
-    from gpu_burnin.system.clock import rfc3339
-
-    marks = {node: mark for node, _, mark in (text.partition("=") for text in names)}
-    if everybody == bool(names or expect):
-        raise click.UsageError("name nodes, or give --expect FILE, or --all alone")
-    if expect is not None and any(marks.values()):
-        raise click.UsageError("a fingerprint and --expect: give one of them")
-    if level not in LEVEL_NAMES:
-        raise click.UsageError(f"--level {level!r} is none of {', '.join(LEVEL_NAMES)}")
-    of_file = expected.of_file(expect) if expect is not None else None
-    kubeconfig, domain = place
-    api, keys = connect(kubeconfig), Names(domain)
-    wanted = marks or {one.name: "" for one in approving.claims(api, keys) if approving.due(one, of_file)}
-    failed = []
-    with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
-        ledger = Ledger(provisioner, keys)
-        for name, mark in wanted.items():
-            compare = of_file or (expected.of_fingerprint(mark) if mark else expected.first_use)
-            decision = Decision(True, _who(api), reason, rfc3339(datetime.now(UTC)))
-            try:
-                claim = approving.approve(
-                    provisioner(),
-                    keys,
-                    name,
-                    decision,
-                    level,
-                    ledger=ledger,
-                    compare=compare,
-                    allow_simulated=allow_simulated,
-                    again=again,
-                )
-            except Conflict:
-                failed.append(name)
-                click.echo(f"{name}: somebody else has changed it meanwhile; approve it again", err=True)
-            except GpuBurninError as error:
-                failed.append(name)
-                click.echo(str(error), err=True)
-            else:
-                click.echo(f"{name}  approved  {claim.fingerprint}")
-        try:
-            doubles = ledger.doubles()
-        except GpuBurninError as error:
-            doubles = [f"nobody knows whether another command has approved the same machines: {error}"]
-    for sentence in doubles:
-        click.echo(sentence, err=True)
-    if not wanted:
-        click.echo("no machine waits for approval; `muster attach nodes` lists those that have come")
-    if failed:
-        raise GpuBurninError(f"not approved: {', '.join(failed)}", EXIT_FAIL)
-    if doubles:
-        raise GpuBurninError("approved, and in doubt: see above", EXIT_FAIL)
 
 
 @attach.command("forget", short_help="Have an agent say anew who it is; or remove gone nodes.")
@@ -364,6 +274,26 @@ def _completed_by_another_call(*, writes: bool) -> Iterator[None]:
         ) from None
 
 
+def _refuse_missing(image: str | None, gpu_nodes: tuple[str, ...], kubeconfig: Path, *, named: bool) -> None:
+    """Name at once all that has to be given and was not. `named`: the cluster was, or none is asked."""
+    from gpu_burnin.admission.kubeconfig import current_cluster
+    from gpu_burnin.errors import GpuBurninError
+
+    missing = []
+    if image is None:
+        missing.append("--image REF (the image of this version in a registry that the cluster can read)")
+    if not gpu_nodes:
+        missing.append("--gpu-nodes LABEL=VALUE, or names (which Nodes have GPUs)")
+    if missing and not named:
+        try:
+            name, entry = current_cluster(kubeconfig.expanduser())
+            missing.append(f"--cluster {name} (if you mean {entry.get('server')}, of which this kubeconfig is)")
+        except GpuBurninError:
+            missing.append("--cluster NAME (as the current context of your kubeconfig has it)")
+    if missing:
+        raise click.UsageError(f"give {'; '.join(missing)}")
+
+
 def _confirm(kubeconfig: Path, cluster: str | None) -> None:
     from gpu_burnin.admission.kubeconfig import current_cluster
 
@@ -375,7 +305,4 @@ def _confirm(kubeconfig: Path, cluster: str | None) -> None:
         raise click.UsageError(f"{there}, and you mean {cluster!r}")
 
 
-def _who(api: Any) -> str:
-    from gpu_burnin.fleet.cluster.asks import user
-
-    return str(user(api))
+attach.add_command(approve)

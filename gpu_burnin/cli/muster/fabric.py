@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from gpu_burnin.cli import terminal
-from gpu_burnin.cli.muster.fabric_options import plan_options, show_report
+from gpu_burnin.cli.muster.fabric_options import READS_INVENTORY, plan_options, show_report
 from gpu_burnin.cli.muster.fabric_run import run
 from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
@@ -56,6 +56,7 @@ def plan(
         raise GpuBurninError(f"{output} is there already; go on with it by `muster fabric next`, or name another file")
     usual = usual_rates(results.state_of(results.read(rates))) if rates is not None else {}
     settings = Settings(Through(through), every_pair_of_leaves, pairings, usual=usual)
+    terminal.note(READS_INVENTORY)
     places = plans.read([str(one) for one in inventories])
     made = plans.make(places, settings)
     if output is not None:
@@ -74,8 +75,10 @@ def plan(
 def next_(run_file: Path, results: Path | None) -> None:
     """Take the RESULTS of the round that RUN waits for, where they are given, and print the next round as JSON.
 
-    RESULTS is a list with one entry for each test that was run. Exit codes: 0 printed (null: no test is left), 2 a file
-    cannot be read, or the results are not of that round.
+    RESULTS is a list with one entry for each test of the round; its views are empty where nobody answered.
+
+    Exit codes: 0 printed (null: no test is left), 2 a file cannot be read, or the results are not of that round, or
+    leave out a test of it.
     """
     from gpu_burnin.fabric.model import End
     from gpu_burnin.fleet.fabric import results as files
@@ -90,7 +93,9 @@ def next_(run_file: Path, results: Path | None) -> None:
         if isinstance(following, End):
             raise GpuBurninError(f"{run_file} waits for no results; see `muster fabric report {run_file}`")
         taken = files.read_results(results)
-        files.write(run_file, files.with_round(known, following, taken))
+        made = files.with_round(known, following, taken)
+        files.refuse_incomplete(following, taken)
+        files.write(run_file, made)
         following = next_round(advance(state, following, taken))
     with readers_may_leave("the round", "muster"):
         click.echo(json.dumps(None if isinstance(following, End) else to_json(following), ensure_ascii=False))

@@ -16,6 +16,7 @@ from gpu_burnin.system.streams import readers_may_leave
 if TYPE_CHECKING:
     from gpu_burnin.fleet.fabric.results import Run
 
+READS_INVENTORY = "reads the inventory with Ansible: some seconds for each thousand hosts"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from gpu_burnin.cli.muster.fabric_options import plan_options, show_report
+from gpu_burnin.cli import terminal
+from gpu_burnin.cli.muster.fabric_options import READS_INVENTORY, plan_options, show_report
 from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.waves import temporary
@@ -84,6 +85,7 @@ def run(
 
     if kubeconfig is not None and without_cluster:
         raise click.UsageError("--kubeconfig and --without-cluster: give one of them")
+    terminal.note(READS_INVENTORY)
     site = plan.given([str(one) for one in inventories], limit)
     course.refuse_site(site, limit)
     usual = usual_rates(results.state_of(results.read(rates))) if rates is not None else {}

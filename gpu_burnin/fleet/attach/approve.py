@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from gpu_burnin.api.enrolment import (
 )
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document
+from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Compare, Expected, Trust, first_use
 from gpu_burnin.fleet.attach.ledger import Ledger, read_ledger
 from gpu_burnin.fleet.image.enrolments import decide
@@ -71,6 +72,15 @@ def claims(api: KubeApi, names: Names) -> list[Claimed]:
         trust = pinned.trust if pinned is not None and claim is not None and pinned.host_key == claim.host_key else ""
         found.append(Claimed(name, claim, decision, why, trust))
     return sorted(found, key=lambda one: one.name)
+
+
+def unapproved(api: KubeApi, names: Names, nodes: Iterable[str]) -> tuple[str, ...] | None:
+    """Those of these nodes that nobody has approved; None where that cannot be read."""
+    try:
+        approved = {one.name for one in claims(api, names) if one.decision is not None and one.decision.approved}
+    except GpuBurninError:
+        return None
+    return tuple(node for node in nodes if node not in approved)
 
 
 def due(one: Claimed, expected: Expected | None) -> bool:

@@ -18,6 +18,7 @@ from gpu_burnin.admission.webhook.certificate import Pair, renew_authority, usab
 from gpu_burnin.api.attached import WEBHOOK_CA, Mode
 from gpu_burnin.api.names import CONDITION, GATE_PROBE_NODE, LABEL_PREFIX, LEASE, PAUSE, SYSTEM_NAMESPACE, Names
 from gpu_burnin.fleet.attach.ability import Need, Refused, lacking, on, refuse_unable, words
+from gpu_burnin.fleet.attach.approve import unapproved
 from gpu_burnin.fleet.attach.discover import (
     Capabilities,
     Found,
@@ -57,6 +58,8 @@ class Written:
     lacking: str = ""
     # Whether the webhook taints a GPU Node already; None where none is to, or nobody asked.
     tainted: bool | None = None
+    # GPU Nodes that nobody has approved; None where nobody asked, or that cannot be read.
+    unapproved: tuple[str, ...] | None = None
 
 
 def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = False, apply: bool = True) -> Written:
@@ -88,7 +91,7 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
             f"to a new GPU Node, which its burn-in may need: {', '.join(found.intolerant)}; give those of driver, "
             "network and device plugin the toleration, and then --despite-daemonsets for those that can wait"
         )
-    tainted = None
+    tainted, waiting = None, None
     if apply:
         made = parts(settings, _authority(api, now) if _webhook(settings) else {})
         _write(api, made, settings.names)
@@ -96,8 +99,9 @@ def attach(api: KubeApi, settings: Settings, now: datetime, *, despite: bool = F
             _remove(api, one)
         _await_gate(api, settings)
         tainted = webhook_taints(api, settings)
+        waiting = unapproved(api, settings.names, found.nodes)
     named, removed = (tuple(map(shown_name, of)) for of in (first.all(), obsolete))
-    return Written(can, found, settings, named, removed, changes, words(missing), tainted)
+    return Written(can, found, settings, named, removed, changes, words(missing), tainted, waiting)
 
 
 def webhook_taints(api: KubeApi, settings: Settings) -> bool | None:

@@ -131,6 +131,7 @@ def to_json(done: Written, *, dry_run: bool) -> dict[str, Any]:
         "without_gpus": [*found.without_gpus],
         "intolerant_daemonsets": [*found.intolerant],
         "changes": [*done.changes],
+        "unapproved": None if done.unapproved is None else [*done.unapproved],
         "written": [*done.written],
         "removed": [*done.removed],
     }
@@ -171,6 +172,13 @@ def text(done: Written, *, dry_run: bool) -> str:
         )
     lines += [f"{would}changed: {sentence}" for sentence in done.changes]
     lines += [f"{would}removed: {name}" for name in done.removed]
-    then = "the same without --dry-run" if dry_run else "muster attach nodes, then muster attach approve NODE"
-    lines.append(f"{len(done.written)} objects {would}written; next: {then}")
+    lines.append(f"{len(done.written)} objects {would}written; next: {_next(done, dry_run=dry_run)}")
     return "\n".join(lines) + "\n"
+
+
+def _next(done: Written, *, dry_run: bool) -> str:
+    if dry_run:
+        return "the same without --dry-run"
+    if done.found.nodes and done.unapproved == ():
+        return "muster status"
+    return "muster attach nodes, then muster attach approve NODE"

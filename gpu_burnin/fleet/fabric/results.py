@@ -15,6 +15,8 @@ from gpu_burnin.fabric.model import Fabric, Node, Result, Round, Settings, State
 from gpu_burnin.fleet.fabric.advance import advance
 from gpu_burnin.system.codec import Misfit, from_json, to_json
 from gpu_burnin.system.files import parse_json, read_bytes, write_atomic
+from gpu_burnin.system.prose import listed
+from gpu_burnin.system.quantities import count
 
 SCHEMA = "muster-fabric-run/v1"
 MOST_BYTES = 1 << 30
@@ -107,6 +109,16 @@ def with_round(made: Run, done: Round, results: Sequence[Result]) -> Run:
                     f"{signed.view.member}: a bytes_per_s of test {result.test} is no rate; give one above 0, or null"
                 )
     return replace(made, rounds=(*made.rounds, Done(done, tuple(results))))
+
+
+def refuse_incomplete(done: Round, results: Sequence[Result]) -> None:
+    """Results that say nothing of a test, not even that nobody answered. Raises GpuBurninError."""
+    named = {result.test for result in results}
+    if missing := [f"test {test.id}" for test in done.tests if test.id not in named]:
+        raise GpuBurninError(
+            f"round {done.number} has {count(len(done.tests), 'test')}, and the results say nothing of "
+            f"{listed(missing)}; give an entry for each test, with empty views where nobody answered"
+        )
 
 
 def _rates(view: View) -> list[float | None]:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from gpu_burnin.admission.client import ApiError, KubeApi, admissions_path, node_path
 from gpu_burnin.api import remedies
 from gpu_burnin.api.attached import Mode, attached_path, parse_attached
+from gpu_burnin.api.enrolment import enrolments_path
 from gpu_burnin.api.machine_power import MachineError
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import NodeAdmission, RecordError, parse
@@ -22,6 +23,7 @@ from gpu_burnin.fleet.why.cause import first_cause, in_order
 from gpu_burnin.fleet.why.entry import Entry, Source
 from gpu_burnin.fleet.why.of_admission import note_of, of_admission, of_note
 from gpu_burnin.fleet.why.of_cluster import Object, of_event, skews, time_of_event
+from gpu_burnin.fleet.why.of_enrolment import why_unlisted
 from gpu_burnin.fleet.why.of_files import NotLookedAt, of_audit, of_history, of_report
 from gpu_burnin.fleet.why.of_machine import of_machine
 from gpu_burnin.fleet.why.told import Files, Story
@@ -39,6 +41,8 @@ class Gathered:
     events: list[Object] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     records: dict[str, NodeAdmission | None] = field(default_factory=dict)
+    # By node without one: why, as far as its agent's enrolment says.
+    unlisted: dict[str, str] = field(default_factory=dict)
 
     def take(self, read: Callable[[], Iterable[Entry]]) -> None:
         """Take the entries of a source; what cannot be read is said, and hides no other."""
@@ -75,6 +79,7 @@ def add_node(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdmi
         return None
     if record is None:
         found.missing.append(f"{node} has no NodeAdmission that can be read: what the admitter did is not known")
+        found.unlisted[node] = _why_unlisted(api, names, node)
     else:
         found.entries += of_admission(record)
         # What people ask has no code, and no second teller.
@@ -90,6 +95,18 @@ def add_node(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdmi
         # The admitter tells of each change twice; once is enough for people.
         found.entries += (replace(one, quiet=(one.code, one.at) in steps) for one in of_event(event))
     return record
+
+
+def _why_unlisted(api: KubeApi, names: Names, node: str) -> str:
+    """Why a node of an attached cluster has no NodeAdmission; "" in a built one, and where that cannot be read."""
+    if _mode(api) in (None, Mode.BUILT):
+        return ""
+    try:
+        return why_unlisted(node, api.find(enrolments_path(names, node), f"read the NodeEnrolment of {node}"))
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        return "your rights show no NodeEnrolments; an admin sees in `muster attach nodes` whether it waits"
 
 
 def record_of(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdmission | None:

@@ -239,7 +239,7 @@ def test_the_run_ends_before_its_first_play(
     )
     assert "PLAY" not in done.stdout
     # Ansible would tell what is wrong with hosts.yml itself some thirty lines before, once for each of its plugins.
-    monkeypatch.setenv("ANSIBLE_INVENTORY_ENABLED", "auto,yaml,muster.fleet.unreadable_yaml,ini")
+    monkeypatch.setenv("ANSIBLE_INVENTORY_ENABLED", "yaml,auto,muster.fleet.unreadable_yaml,ini")
     monkeypatch.setenv("ANSIBLE_DUPLICATE_YAML_DICT_KEY", "error")
     (tmp_path / "inv/group_vars/etcd.yml").unlink()
     (tmp_path / "inv/group_vars/all.yml").write_text("a: 1\n")
@@ -288,6 +288,7 @@ def test_the_checkout_s_configuration_tells_bad_files() -> None:
         "duplicate_dict_key": "error",
         "callback_result_format": "yaml",
     }
-    assert "yaml, muster.fleet.unreadable_yaml, ini" in page["inventory"]["enable_plugins"]
+    # The other way round auto parses a file of thousands of hosts whole, to find that it names no plugin.
+    assert "yaml, auto, muster.fleet.unreadable_yaml, ini" in page["inventory"]["enable_plugins"]
     assert {**checkout["defaults"], **page["defaults"]} == {**checkout["defaults"]}
     assert page["inventory"] == checkout["inventory"]

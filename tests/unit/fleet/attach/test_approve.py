@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from gpu_burnin.admission.client import ApiError, KubeApi, NotFound
 from gpu_burnin.admission.kubeconfig import current_cluster
 from gpu_burnin.api.attached import ENROLLED_BY_AGENT
-from gpu_burnin.api.enrolment import Claim, Decision, Enrolment, EnrolmentError, EnrolmentSpec
+from gpu_burnin.api.enrolment import Claim, Decision, Enrolment, EnrolmentError, EnrolmentSpec, enrolment_document
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Spec, document
 from gpu_burnin.cli.muster import main as muster
@@ -28,6 +29,7 @@ from gpu_burnin.fleet.attach.approve import (
     doubts_of,
     due,
     provisioner,
+    unapproved,
     with_known,
     with_token,
 )
@@ -305,3 +307,47 @@ def test_the_command_names_whom_another_one_has_let_in_too(
         server.close()
     assert done.stdout.startswith("gpu-3  approved") and done.exit_code == (1 if words else 0), done.output
     assert words in done.stderr
+
+
+def test_as_json_it_says_who_was_approved_and_who_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FakeApi()
+
+    @contextmanager
+    def provisioner(kube: KubeApi, _: Path) -> Iterator[Callable[[], KubeApi]]:
+        yield lambda: kube
+
+    def let_in(_: KubeApi, names: Names, node: str, *__: object, ledger: Ledger, **___: object) -> Claim:
+        if node == "gpu-9":
+            raise EnrolmentError("gpu-9: its agent has not come yet")
+        for name in (node, "gpu-2"):
+            server.put("nodeadmissions", document(NodeAdmission(name, Spec(identity=Identity(host_key=KEY))), names))
+        ledger.write(NodeAdmission(node), lambda: None)
+        return CLAIM
+
+    monkeypatch.setattr(module, "provisioner", provisioner)
+    monkeypatch.setattr(module, "approve", let_in)
+    try:
+        words = ["attach", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig")), "approve", "--json"]
+        done = CliRunner().invoke(muster.cli, [*words, "gpu-3", "gpu-9"])
+    finally:
+        server.close()
+    made = json.loads(done.stdout)
+    assert done.exit_code == 1 and made["approved"] == [{"node": "gpu-3", "fingerprint": CLAIM.fingerprint}]
+    assert made["failed"] == [{"node": "gpu-9", "why": "gpu-9: its agent has not come yet"}]
+    assert "gpu-2 and gpu-3" in made["doubles"][0] and made["doubles"][0] in done.stderr
+
+
+def test_whom_nobody_has_approved_is_known_or_not(tmp_path: Path) -> None:
+    server = FakeApi()
+    server.objects |= {"nodeadmissions": {}, "nodeenrolments": {}}
+    for name, decision in (("gpu-1", Decision(True, "ann", "", "")), ("gpu-2", None)):
+        spec = EnrolmentSpec(ENROLLED_BY_AGENT, "", decision=decision)
+        server.put("nodeenrolments", enrolment_document(name, spec, Names()))
+    try:
+        kube = KubeApi(server.kubeconfig(tmp_path / "kubeconfig"))
+        assert unapproved(kube, Names(), ("gpu-1", "gpu-2", "gpu-3")) == ("gpu-2", "gpu-3")
+        assert unapproved(kube, Names(), ("gpu-1",)) == ()
+        server.before_read = refusing(403, "you may not", of="nodeenrolments")
+        assert unapproved(kube, Names(), ("gpu-1",)) is None
+    finally:
+        server.close()

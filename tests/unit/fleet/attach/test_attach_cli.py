@@ -47,6 +47,17 @@ def test_mistakes_write_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_all_that_is_missing_is_named_at_once(kubeconfig: Path, tmp_path: Path) -> None:
+    done = called(cli, "attach", "--kubeconfig", kubeconfig)
+    assert done.returncode == 2
+    for option in ("--image REF", "--gpu-nodes LABEL=VALUE", "--cluster test "):
+        assert option in done.stderr
+    nowhere = called(cli, "attach", "--kubeconfig", tmp_path / "none", "--image", "a/b:1")
+    assert nowhere.returncode == 2 and "--image" not in nowhere.stderr and "--cluster NAME" in nowhere.stderr
+    rendered = called(cli, "attach", "--render", tmp_path / "made")
+    assert rendered.returncode == 2 and "--gpu-nodes" in rendered.stderr and "--cluster" not in rendered.stderr
+
+
 @pytest.mark.parametrize("verb", ["attach", "detach"])
 def test_ctrl_c_in_the_middle_says_how_it_is_completed(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, verb: str

@@ -327,6 +327,25 @@ def test_labels_that_come_late_are_named_and_the_next_step_is_one(label: str, la
 
 
 @pytest.mark.parametrize(
+    ("nodes", "unapproved", "then"),
+    [
+        (("gpu-1",), (), "muster status\n"),
+        (("gpu-1",), ("gpu-1",), "muster attach approve NODE\n"),
+        (("gpu-1",), None, "muster attach approve NODE\n"),
+        ((), (), "muster attach approve NODE\n"),
+    ],
+)
+def test_where_all_are_approved_status_is_next(
+    nodes: tuple[str, ...], unapproved: tuple[str, ...] | None, then: str
+) -> None:
+    can = Capabilities("v1", True, True, False, ())
+    done = course.Written(can, Found(nodes, (), (), ()), ENFORCING, (), (), unapproved=unapproved)
+    assert render.text(done, dry_run=False).endswith(then)
+    shown = render.to_json(done, dry_run=False)["unapproved"]
+    assert shown == (None if unapproved is None else list(unapproved))
+
+
+@pytest.mark.parametrize(
     ("texts", "words"),
     [
         ((), "is for you to say"),

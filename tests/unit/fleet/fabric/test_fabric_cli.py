@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from gpu_burnin.cli import terminal
+from gpu_burnin.cli.muster.fabric_options import READS_INVENTORY
 from gpu_burnin.cli.muster.main import cli
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fabric.claim import Cause, Part
@@ -151,6 +155,37 @@ def test_results_of_another_round_or_member_are_refused(inventory: Path) -> None
         answers.write_text(json.dumps(made))
         done = called(cli, "fabric", "next", file, answers)
         assert done.returncode == 2 and why in done.stderr and file.read_bytes() == before
+
+
+def test_results_that_leave_out_a_test_are_refused(inventory: Path) -> None:
+    """An empty list is not "nobody answered": that is an entry without views for each test."""
+    file, answers = inventory / "run.json", inventory / "results.json"
+    called(cli, "fabric", "plan", "-i", inventory, "--output", file)
+    before = file.read_bytes()
+    silent = [{"test": test, "views": []} for test in range(1, 9)]
+    for made, missing in (([], "test 1, test 2, "), (silent[1:], "test 1;"), ([silent[1]] * 8, "test 1, test 3, ")):
+        answers.write_text(json.dumps(made))
+        done = called(cli, "fabric", "next", file, answers)
+        assert done.returncode == 2 and file.read_bytes() == before
+        assert f"round 1 has 8 tests, and the results say nothing of {missing}" in done.stderr
+    answers.write_text(json.dumps(silent))
+    assert called(cli, "fabric", "next", file, answers).returncode == 0 and file.read_bytes() != before
+
+
+def test_a_person_at_a_terminal_knows_what_takes_a_while(inventory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert called(cli, "fabric", "plan", "-i", inventory).stderr == ""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", screen := Terminal())
+    terminal.note("reads it")
+    assert screen.getvalue() == "reads it\n"
+    notes = list[str]()
+    monkeypatch.setattr(terminal, "note", notes.append)
+    called(cli, "fabric", "plan", "-i", inventory)
+    assert notes == [READS_INVENTORY]
 
 
 def test_a_file_with_a_node_in_two_tests_at_once_is_refused(tmp_path: Path) -> None:

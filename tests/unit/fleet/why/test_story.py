@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from click.testing import CliRunner, Result
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api import record
 from gpu_burnin.api.agent_note import AgentNote, Maintenance, Warned, note_text
-from gpu_burnin.api.attached import ATTACHED_CONFIG, Attached, Mode, parse_gpu_nodes
+from gpu_burnin.api.attached import ATTACHED_CONFIG, ENROLLED_BY_AGENT, Attached, Mode, parse_gpu_nodes
+from gpu_burnin.api.enrolment import Claim, Decision, EnrolmentSpec, enrolment_document
 from gpu_burnin.api.names import ADMITTER_USER, SYSTEM_NAMESPACE
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.errors import GpuBurninError
@@ -106,6 +109,34 @@ def test_an_attached_cluster_has_no_state_directory(api: FakeApi, tmp_path: Path
     api.before_read = refusing(403, "you may not", of="configmaps")
     missing = " | ".join(story_for(api, tmp_path, "gpu-1").missing)
     assert "give --state, the inventory's fleet_state_dir; where attached `kubectl exec" in missing
+
+
+def test_a_node_that_waits_for_approval_says_so(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attached node that has no NodeAdmission: no agent came, it waits, is not believed, was refused."""
+    key = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)).decode()
+    claim = Claim(
+        "gpu-2", ENROLLED_BY_AGENT, f"ssh-ed25519 {key}", "a" * 32, f"{'0' * 8}-0000-0000-0000-{'0' * 12}", "", "0" * 64
+    )
+    api.put("nodes", {"metadata": {"name": "gpu-2"}})
+    api.objects["nodeenrolments"] = {}
+    assert story_for(api, tmp_path, "gpu-2").stands == "gpu-2 has no NodeAdmission"
+    of = Attached(Mode.OBSERVING, parse_gpu_nodes(("a=b",)), "0")
+    metadata = {"name": ATTACHED_CONFIG, "namespace": SYSTEM_NAMESPACE}
+    api.put("configmaps", {"metadata": metadata, "data": of.data()})
+    assert "has no NodeAdmission: no agent has come from it: see that" in story_for(api, tmp_path, "gpu-2").stands
+    spec = EnrolmentSpec(ENROLLED_BY_AGENT, "", claim.canonical().decode(), "signed")
+    api.put("nodeenrolments", enrolment_document("gpu-2", spec, NAMES))
+    untrue = story_for(api, tmp_path, "gpu-2").stands
+    assert "what it claims cannot be believed" in untrue and claim.fingerprint not in untrue
+    monkeypatch.setattr("gpu_burnin.api.enrolment.signature_holds", lambda *_: True)
+    waits = f"its agent waits for approval, with the key {claim.fingerprint}: `muster attach approve gpu-2`"
+    assert story_for(api, tmp_path, "gpu-2").stands == f"gpu-2 has no NodeAdmission: {waits}"
+    for approved, words in ((False, "ann refused its agent"), (True, "its agent was approved by ann")):
+        decided = replace(spec, decision=Decision(approved, "ann", "no such machine", at(0)))
+        api.put("nodeenrolments", enrolment_document("gpu-2", decided, NAMES))
+        assert words in story_for(api, tmp_path, "gpu-2").stands
+    api.before_read = refusing(403, "you may not", of="nodeenrolments")
+    assert "your rights show no NodeEnrolments" in story_for(api, tmp_path, "gpu-2").stands
 
 
 def test_a_pod_that_was_killed_died_of_the_xid_and_not_of_the_last_message(api: FakeApi, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ name: unreadable_yaml
 short_description: Tell an inventory that is no YAML in one line for each mistake
 version_added: "0.3.0"
 description:
-  - Stands behind C(auto) and C(yaml) in C(enable_plugins), and so sees only YAML files that they did not take. When
+  - Stands behind C(yaml) and C(auto) in C(enable_plugins), and so sees only YAML files that they did not take. When
     such a file is not YAML, each mistake in it, and in C(group_vars) and C(host_vars) beside it, is told in one line
     with its place and what to do, and the run ends. It costs nothing where all is well.
   - Ansible itself tells the mistake at length for each of its plugins, and goes on without hosts.
 requirements:
-  - C(enable_plugins = host_list, script, auto, yaml, muster.fleet.unreadable_yaml, ini, toml) under C([inventory]) in
+  - C(enable_plugins = host_list, script, yaml, auto, muster.fleet.unreadable_yaml, ini, toml) under C([inventory]) in
     C(ansible.cfg).
 author:
   - Muster (@muster)
