@@ -7,8 +7,10 @@ idle then. Its answer is evidence with a higher sequence than it names.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from gpu_burnin.admission.decide.between import fabric_test, test_ends
 from gpu_burnin.admission.decide.conditions import silent, unheard
@@ -16,7 +18,7 @@ from gpu_burnin.admission.decide.facts import Facts, TestRequest, rank
 from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
 from gpu_burnin.admission.decide.nodes import annotation
 from gpu_burnin.admission.decide.order import Judged
-from gpu_burnin.admission.decide.times import later, stamp, when
+from gpu_burnin.admission.decide.times import FAR, later, stamp, when
 from gpu_burnin.admission.decide.unproven import left_at_work
 from gpu_burnin.admission.decide.words import PAUSED, active, sentence
 from gpu_burnin.admission.view import Budget, Rules
@@ -28,6 +30,9 @@ from gpu_burnin.types import Verdict
 
 # The `what` of status.next after a test that could not be had: `at` is when it is asked for again.
 AGAIN = "asked for a test again"
+# So long a test that a person asked for is before those with other nodes. One that cannot be had is asked for again and
+# again while its node takes work, and jobs on it may need a test with another one.
+_BEFORE_OTHERS_S = 3600.0
 _REFUSED = "its agent refused the test"
 
 
@@ -106,6 +111,12 @@ def is_sent(facts: Facts, request: Request) -> bool:
 def why_asked(ask: Ask) -> str:
     """The request's reason, by which its answer is known to be that of the ask."""
     return sentence(f"{ask.who} asked for it at {ask.since}: {ask.why}")
+
+
+def before_others_until(ask: Mapping[str, Any]) -> datetime:
+    """How long an ask of the record's spec, a document, keeps its node out of tests with other nodes."""
+    since, until = when(str(ask.get("since") or "")), when(str(ask.get("until") or "")) or FAR
+    return min(until, later(since, _BEFORE_OTHERS_S)) if since else until
 
 
 def overdue_at(since: datetime, level: str, rules: Rules) -> datetime:

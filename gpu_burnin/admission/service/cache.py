@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from gpu_burnin.admission.client import Object
 from gpu_burnin.admission.decide.facts import is_shut
 from gpu_burnin.admission.decide.nodes import boot_id
-from gpu_burnin.admission.decide.retest import overdue_at
+from gpu_burnin.admission.decide.retest import before_others_until, overdue_at
 from gpu_burnin.admission.decide.times import FAR, when
 from gpu_burnin.admission.service.packed import PackedStore
 from gpu_burnin.admission.view import Pod, Rules
@@ -39,7 +39,7 @@ class Summary:
     `tested_until` is when the test that was asked for should have an answer, None where there is none.
     `shut_by_restore` is as in decide/facts.py. `place` is rack and leaf.
     `fabric` is what tests with other nodes found, of whatever boot; `retested` when the last test that a person asked
-    for began, `retest_until` how long such an ask stands that was not done, None for none.
+    for began, `retest_until` how long such an ask that was not done comes before tests with others, None for none.
     """
 
     state: State
@@ -276,7 +276,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         has_nics=bool(spec.get("fabric")),
         fabric=_part(FabricProof, status.get("fabric")),
         retested=str(status.get("retestBegan") or status.get("retested") or ""),
-        retest_until=(when(str(retest.get("until") or "")) or FAR) if waits else None,
+        retest_until=before_others_until(retest) if waits else None,
     )
 
 

@@ -282,6 +282,16 @@ def test_a_test_of_its_own_that_a_person_asks_for_comes_first() -> None:
     assert "are tested with" in made.said.getvalue()
 
 
+def test_one_that_could_not_be_had_for_an_hour_keeps_its_node_from_no_others() -> None:
+    """It is asked for again and again; the node takes work meanwhile, whose check may need a test with another one."""
+    made = fleet(2)
+    item = made.objects[RECORD + "gpu-2"]
+    retest = spec_document(Spec(retest=Ask("ann", "new NIC", "2026-11-28T10:59:00Z")))["retest"]
+    made.put(RECORD + "gpu-2", {**item, "spec": {**item["spec"], "retest": retest}})
+    made.go_on(10)
+    assert "are tested with" in made.said.getvalue()
+
+
 def test_a_request_that_is_read_back_is_the_same() -> None:
     made = fleet(2)
     made.service.tick()
