@@ -215,6 +215,27 @@ def test_a_turn_that_comes_free_while_it_is_waited_for_is_taken(tmp_path: Path, 
     assert len(clock.waits) == 1 and clock.passed_s == 1
 
 
+def test_a_shard_that_found_no_room_keeps_no_node_of_this_machine_waiting(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it looked there was room, and where it was first in the queue there was none."""
+    here, shard = turns_of(tmp_path, clock, Limits(2)), turns_of(tmp_path, clock, Limits(2))
+    note = tmp_path / "note"
+    note.touch()
+    assert take(here, clock, "a") == take(here, clock, "b") == ""
+    monkeypatch.setattr(Turns, "_noted", lambda *_: "")
+    got = list[str]()
+
+    def another_node() -> None:
+        clock.meanwhile = lambda: None
+        here.give_back("a")
+        got.append(here.take("c", "", 24.0, 0.0, clock.waits.append))
+
+    clock.meanwhile = another_node
+    assert shard.take("d", "", 24.0, 1.0, clock.waits.append, note)
+    assert got == [""]
+
+
 def test_no_more_than_a_few_nodes_are_named(tmp_path: Path, clock: Clock) -> None:
     turns = turns_of(tmp_path, clock, Limits(5))
     assert not any(take(turns, clock, f"gpu-{number}") for number in range(5))
