@@ -177,8 +177,9 @@ def refusal(record: NodeAdmission | None, me: str, now: datetime) -> str:
         ask: Ask | None = active(getattr(spec, verb), now)
         if ask is not None and not ours(ask, me):
             return f"{ask.who} asked for its {verb} at {ask.since} ({ask.why})"
-    if spec.retest is not None and spec.retest.since != status.retested:
-        return f"{spec.retest.who} asked for its test ({spec.retest.why}), which comes first"
+    retest = active(spec.retest, now)
+    if retest is not None and retest.since != status.retested:
+        return f"{retest.who} asked for its test ({retest.why}), which comes first"
     if status.request is not None or status.state is State.TESTING:
         return "it is being tested"
     # One whose hold has just ended is held still.

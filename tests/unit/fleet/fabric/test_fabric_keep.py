@@ -185,6 +185,7 @@ def test_who_is_in_other_hands_is_left_out_with_the_reason(entry: NodeAdmission 
         record("gpu-1"),
         record("gpu-1", State.EXPIRING),
         record("gpu-1", State.READY, hold=ask(until=rfc3339_s(NOW))),
+        record("gpu-1", retest=ask(until=rfc3339_s(NOW))),
         # A run that was killed: the next one takes its nodes over.
         record("gpu-1", State.HELD, hold=ask(ME, "fabric run another")),
         record("gpu-1", State.HELD),
