@@ -24,6 +24,8 @@ from tests.integration.fabric_agents import SETTINGS, agent, fabric_machine, pro
 from tests.integration.jobs_stack import Jobs
 from tests.integration.kube import MERGE_PATCH, until
 
+# Beside the stack that it shares it costs as much as all tests of a job's check: 10 to 14 CPU s.
+pytestmark = pytest.mark.soak
 # An answer is written again after 15 s at the earliest, and a pair takes 10 to 20 s where others need the processor.
 WAIT_S = 90
 # No places for standing tests: whoever is tested here, a job waits for.
@@ -117,7 +119,6 @@ def test_nodes_of_a_job_are_tested_with_each_other_before_it_starts_and_one_node
     end_job(gang.jobs, "pair")
 
 
-@pytest.mark.soak
 def test_a_node_with_an_old_pass_is_tested_with_one_of_its_job_that_has_a_fresh_one(gang: Gang) -> None:
     gang.passed(gang.first, timedelta(hours=2))
     gang.passed(gang.second, timedelta(minutes=2))
@@ -128,7 +129,6 @@ def test_a_node_with_an_old_pass_is_tested_with_one_of_its_job_that_has_a_fresh_
     end_job(gang.jobs, "again")
 
 
-@pytest.mark.soak
 def test_nodes_that_fail_together_do_not_get_the_job_and_others_do(gang: Gang) -> None:
     (gang.folder / gang.second.name / "fault").write_text("wrong_byte")
     for machine in (gang.first, gang.second):
