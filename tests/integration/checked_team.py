@@ -8,7 +8,7 @@ from typing import Any
 from gpu_burnin.api.names import CHECK, READY_LABEL
 from tests.integration.admitter_fleet import Machine
 from tests.integration.jobs_stack import GPUS, NAMES, Jobs
-from tests.integration.kube import STRATEGIC_PATCH, until
+from tests.integration.kube import STRATEGIC_PATCH
 
 TEAM = "checked"
 _KUEUE = "kueue.x-k8s.io/v1beta2"
@@ -82,16 +82,3 @@ def _names(value: dict[str, Any]) -> list[str]:
         return [value["universal"]]
     one = value["individual"]
     return [f"{one.get('prefix', '')}{root}{one.get('suffix', '')}" for root in one["roots"]]
-
-
-def end_job(jobs: Jobs, name: str) -> None:
-    """Delete it, and have its pods be gone."""
-    path = f"/apis/batch/v1/namespaces/{TEAM}/jobs/{name}?propagationPolicy=Foreground"
-    assert jobs.root.request("DELETE", path).status == 200
-
-    def gone() -> bool:
-        for pod in jobs.pods(TEAM):
-            jobs.gone(TEAM, pod["metadata"]["name"])
-        return not jobs.pods(TEAM) and not jobs.workloads(TEAM)
-
-    until("the end of the job", gone, 30)

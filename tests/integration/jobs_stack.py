@@ -207,6 +207,18 @@ class Jobs:
         reply = self.root.request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
         assert reply.status in (200, 404), reply.message
 
+    def end_job(self, namespace: str, name: str) -> None:
+        """Delete a Job; returns when nothing of the work of its namespace is left."""
+        path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}?propagationPolicy=Foreground"
+        assert self.root.request("DELETE", path).status == 200
+
+        def gone() -> bool:
+            for pod in self.pods(namespace):
+                self.gone(namespace, pod["metadata"]["name"])
+            return not self.pods(namespace) and not self.workloads(namespace)
+
+        until("the end of the job", gone, 30)
+
     def _status(self, namespace: str, name: str, node: str, phase: str, state: Any, *, ready: bool) -> None:
         pod = self.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
         truth = "True" if ready else "False"

@@ -105,19 +105,6 @@ def stale_choice(jobs: Jobs, item: dict[str, Any]) -> Iterator[None]:
         until("Kueue's webhooks", lambda: jobs.root.request("PATCH", dry_run, gang("other", 1), APPLY).status == 201)
 
 
-def end(jobs: Jobs, name: str) -> None:
-    """Delete the Job; returns when nothing of the team's work is left."""
-    path = f"/apis/batch/v1/namespaces/{TEAM}/jobs/{name}?propagationPolicy=Foreground"
-    assert jobs.root.request("DELETE", path).status == 200
-
-    def gone() -> bool:
-        for pod in jobs.pods(TEAM):
-            jobs.gone(TEAM, pod["metadata"]["name"])
-        return not jobs.pods(TEAM) and not jobs.workloads(TEAM)
-
-    until("the end of the gang", gone, 30)
-
-
 def _waits_for(jobs: Jobs) -> str:
     for workload in jobs.workloads(TEAM):
         for condition in workload.get("status", {}).get("conditions", []):
@@ -133,7 +120,7 @@ def test_a_gang_waits_for_its_last_node_and_then_runs_whole(team: Jobs) -> None:
     assert team.bound(TEAM) == {}, "nothing of it runs"
     team.let_in("gang-3")
     until("four nodes", lambda: len(set(team.bound(TEAM).values())) == 4, 30)
-    end(team, "four")
+    team.end_job(TEAM, "four")
 
 
 def test_a_node_that_is_shut_after_the_choice_leaves_the_others_bound(team: Jobs) -> None:
@@ -141,18 +128,18 @@ def test_a_node_that_is_shut_after_the_choice_leaves_the_others_bound(team: Jobs
     with stale_choice(team, gang("stale", 4)):
         until("three nodes", lambda: sorted(team.bound(TEAM).values()) == ["gang-0", "gang-1", "gang-2"], 30)
     until("four nodes", lambda: len(set(team.bound(TEAM).values())) == 4, 60)
-    end(team, "stale")
+    team.end_job(TEAM, "stale")
 
 
 def test_a_gang_of_a_rack_stays_in_one(team: Jobs) -> None:
     team.apply(gang("rack", 2, RACK_LABEL))
     until("two nodes", lambda: len(set(team.bound(TEAM).values())) == 2, 30)
     assert sorted(team.bound(TEAM).values()) in (["gang-0", "gang-1"], ["gang-2", "gang-3"])
-    end(team, "rack")
+    team.end_job(TEAM, "rack")
 
 
 def test_a_gang_larger_than_a_rack_is_told_so(team: Jobs) -> None:
     team.apply(gang("large", 3, RACK_LABEL))
     until("the figure", lambda: "allows to fit only 2 out of 3 pod(s)" in _waits_for(team), 30)
     assert team.bound(TEAM) == {}
-    end(team, "large")
+    team.end_job(TEAM, "large")

@@ -15,7 +15,7 @@ import yaml
 
 from gpu_burnin.types import Verdict
 from tests.integration.admitter_fleet import Machine, Process, admitters, make_machines
-from tests.integration.checked_team import TEAM, check_state, end_job, job_of, join_team, team_objects
+from tests.integration.checked_team import TEAM, check_state, job_of, join_team, team_objects
 from tests.integration.gate import numbers
 from tests.integration.jobs_stack import Jobs
 from tests.integration.kube import until
@@ -70,7 +70,7 @@ def test_a_job_waits_for_the_admitter_and_for_a_node_in_doubt(
     assert check_state(jobs)["state"] == "Pending" and jobs.bound(TEAM) == {}, "nobody leads"
     until("the start", lambda: len(set(jobs.bound(TEAM).values())) == NODES, 60)
     assert check_state(jobs)["state"] == "Ready"
-    end_job(jobs, "waits")
+    jobs.end_job(TEAM, "waits")
 
 
 def test_other_nodes_are_chosen_when_one_does_not_heal_in_time(
@@ -93,7 +93,7 @@ def test_other_nodes_are_chosen_when_one_does_not_heal_in_time(
     about = [one["involvedObject"] for one in events if one["reason"] == "MusterRetry"]
     name = workload["metadata"]["name"]
     assert [one["kind"] for one in about if one["name"] == name] == ["Workload"]
-    end_job(jobs, "moves")
+    jobs.end_job(TEAM, "moves")
 
 
 def _impatient() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.system.clock import rfc3339_s
 from tests.integration.admitter_fleet import LEDGER, Machine, Person, Process, admitters
-from tests.integration.checked_team import TEAM, check_state, end_job, job_of, join_team, team_objects
+from tests.integration.checked_team import TEAM, check_state, job_of, join_team, team_objects
 from tests.integration.fabric_agents import SETTINGS, agent, fabric_machine, proof
 from tests.integration.jobs_stack import Jobs
 from tests.integration.kube import MERGE_PATCH, until
@@ -110,13 +110,13 @@ def test_nodes_of_a_job_are_tested_with_each_other_before_it_starts_and_one_node
     gang.jobs.apply(job_of("one", 1))
     gang.starts(1)
     assert gang.proof(gang.first) == gang.proof(gang.second) == {}
-    end_job(gang.jobs, "one")
+    gang.jobs.end_job(TEAM, "one")
     gang.jobs.apply(job_of("pair", 2))
     gang.waits("it has passed no test with another node in this boot")
     assert gang.starts(2) == {gang.first.name, gang.second.name}
     for one, other in ((gang.first, gang.second), (gang.second, gang.first)):
         assert (gang.proof(one)["outcome"], gang.proof(one)["partners"]) == ("passed", [other.name])
-    end_job(gang.jobs, "pair")
+    gang.jobs.end_job(TEAM, "pair")
 
 
 def test_a_node_with_an_old_pass_is_tested_with_one_of_its_job_that_has_a_fresh_one(gang: Gang) -> None:
@@ -126,7 +126,7 @@ def test_a_node_with_an_old_pass_is_tested_with_one_of_its_job_that_has_a_fresh_
     gang.waits(f"waits for {gang.first.name}: its last pass with another node is 2 h old, 1 h at most is asked")
     gang.starts(2)
     assert gang.proof(gang.first)["partners"] == [gang.second.name]
-    end_job(gang.jobs, "again")
+    gang.jobs.end_job(TEAM, "again")
 
 
 def test_nodes_that_fail_together_do_not_get_the_job_and_others_do(gang: Gang) -> None:
@@ -151,4 +151,4 @@ def test_nodes_that_fail_together_do_not_get_the_job_and_others_do(gang: Gang) -
     assert [one["reason"] for one in workload["status"]["schedulingStats"]["evictions"]] == ["AdmissionCheck"]
     retries = [line["message"] for line in gang.admitter.lines() if ": Retry: " in line["message"]]
     assert len(retries) == 1 and words in retries[0], retries
-    end_job(gang.jobs, "bad")
+    gang.jobs.end_job(TEAM, "bad")

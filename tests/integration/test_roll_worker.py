@@ -97,6 +97,7 @@ def test_a_short_cut_loses_no_shard(site: Site) -> None:
     roll = site.start()
     far = site.wait_for_begin()
     site.hosts.cut_worker()
+    # What is tested is a cut of this length: a third of the time after which the shard is lost.
     time.sleep(20)
     site.hosts.join_worker()
     site.go()
