@@ -25,7 +25,7 @@ from tests.integration.jobs_start import jobs_stack
 from tests.integration.kube import NO_BINARIES, apply_ledger, binaries, until
 from tests.integration.native import gang_flags
 from tests.integration.teams import RBAC, bind, member
-from tests.integration.test_gangs import TEAM, end, gang, stale_choice, with_team
+from tests.integration.test_gangs import TEAM, gang, stale_choice, with_team
 
 GROUPS = f"/apis/{GANGS_API}/namespaces/{TEAM}"
 MEMBER = "ann"
@@ -99,7 +99,7 @@ def test_a_node_that_is_shut_after_the_choice_leaves_none_bound(team: Jobs) -> N
         assert waits["why"] == "unplaced" and waits["nodes"] == ["gang-3"], waits
         assert waits["sentence"].endswith("; 3 more of its gang wait for that"), waits
     until("four nodes", lambda: len(set(team.bound(TEAM).values())) == 4, 60)
-    end(team, "stale")
+    team.end_job(TEAM, "stale")
 
 
 def test_kueue_gives_a_group_another_node_before_it_is_bound(team: Jobs) -> None:
@@ -118,7 +118,7 @@ def test_kueue_gives_a_group_another_node_before_it_is_bound(team: Jobs) -> None
     until("three other nodes", lambda: len(set(team.bound(TEAM).values()) - {shut}) == 3, 60)
     assert set(others) < set(team.bound(TEAM).values())
     team.let_in(shut)
-    end(team, "moved")
+    team.end_job(TEAM, "moved")
 
 
 def test_members_of_a_team_make_no_groups(team: Jobs) -> None:
