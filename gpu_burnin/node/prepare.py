@@ -131,7 +131,7 @@ def check_surroundings(config: Config) -> None:
 def prepare(options: RunOptions) -> Prepared:
     """Find the GPUs and make the plan. Where a foreign process uses a GPU only the checks of the node are planned.
 
-    Raises GpuBurninError (exit 2) for anything that cannot be run as asked.
+    Raises GpuBurninError: exit 2 for anything that cannot be run as asked, 3 where no GPU answers.
     """
     check_options(options)
     found = discover(deadlines(level_time_s(level_of(options), options.duration_s)).discover_s)

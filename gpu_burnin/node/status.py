@@ -250,6 +250,9 @@ def render(status: Status, width: int = STANDARD_WIDTH) -> str:
         unit_text = f"under way in {status.unit.name}"
     elif status.unit.failed:
         unit_text = f"{status.unit.name} failed ({status.unit.failed}): {status.unit.last_lines}"
+    elif status.unit.last_lines not in ("", unit.NOTHING) and not (found and found.this_boot):
+        # One that tested nothing ends well for systemd.
+        unit_text = f"none under way; {status.unit.name} left no evidence of this boot: {status.unit.last_lines}"
     lines = [
         ("node", status.node),
         ("burn-in", unit_text),

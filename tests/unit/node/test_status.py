@@ -59,6 +59,15 @@ def test_a_node_without_a_run(config: Config, root: Path) -> None:
     assert "no burn-in has been completed here" in render(found)
 
 
+def test_a_run_that_tested_nothing_is_told(config: Config, root: Path) -> None:
+    found = read_status(config, root)
+    ended = replace(found, unit=status.Unit("gpu-burnin-run.service", running=False, last_lines="no GPU can be tested"))
+    assert "gpu-burnin-run.service left no evidence of this boot: no GPU can be tested" in " ".join(
+        render(ended, 200).split()
+    )
+    assert "left no evidence" not in render(found, 200)
+
+
 def test_the_newest_evidence_with_what_its_report_says(config: Config, statement: Statement, root: Path) -> None:
     put_run(config, statement)
     newest = put_run(config, replace(statement, verdict=Verdict.FAIL), warnings=(WARNING,))
