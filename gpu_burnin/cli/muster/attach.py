@@ -195,8 +195,7 @@ def forget(place: tuple[Path, str], name: str | None, gone_s: float | None, dry_
         return
     assert name is not None
     goes_with("dry_run", "--gone", present=False)
-    with approving.provisioner(connect(kubeconfig), kubeconfig.expanduser()) as provisioner:
-        approving.forget(provisioner(), Names(domain), name)
+    approving.forget(approving.provisioner(connect(kubeconfig), kubeconfig.expanduser())(), Names(domain), name)
     said = "forgotten; its agent says within a minute who it is"
     click.echo(json.dumps({"node": name, "forgotten": True}) if as_json else f"{name}: {said}")
 
@@ -220,9 +219,9 @@ def _forget_gone(kubeconfig: Path, names: Names, gone_s: float, *, dry_run: bool
             for one in found:
                 print_one(one)
         else:
-            with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
-                for one in found:
-                    print_one(one if one.stays else replace(one, stays=gone.remove(provisioner(), names, one)))
+            provisioner = approving.provisioner(api, kubeconfig.expanduser())
+            for one in found:
+                print_one(one if one.stays else replace(one, stays=gone.remove(provisioner(), names, one)))
     finally:
         if as_json:
             click.echo(json.dumps(done, indent=1))

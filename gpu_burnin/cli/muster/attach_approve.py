@@ -69,37 +69,37 @@ def approve(
     approved, failed, doubles = dict[str, str](), dict[str, str](), list[str]()
     # What was approved is said also where the next one cannot be.
     try:
-        with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
-            ledger = Ledger(provisioner, keys)
-            for name, mark in wanted.items():
-                compare = of_file or (expected.of_fingerprint(mark) if mark else expected.first_use)
-                decision = Decision(True, str(user(api)), reason, rfc3339(datetime.now(UTC)))
-                try:
-                    claim = approving.approve(
-                        provisioner(),
-                        keys,
-                        name,
-                        decision,
-                        level,
-                        ledger=ledger,
-                        compare=compare,
-                        allow_simulated=allow_simulated,
-                        again=again,
-                    )
-                except Conflict:
-                    failed[name] = f"{name}: somebody else has changed it meanwhile; approve it again"
-                except GpuBurninError as error:
-                    failed[name] = str(error)
-                else:
-                    approved[name] = claim.fingerprint
-                    if not as_json:
-                        click.echo(f"{name}  approved  {claim.fingerprint}")
-                if name in failed:
-                    click.echo(failed[name], err=True)
+        provisioner = approving.provisioner(api, kubeconfig.expanduser())
+        ledger = Ledger(provisioner, keys)
+        for name, mark in wanted.items():
+            compare = of_file or (expected.of_fingerprint(mark) if mark else expected.first_use)
+            decision = Decision(True, str(user(api)), reason, rfc3339(datetime.now(UTC)))
             try:
-                doubles += ledger.doubles()
+                claim = approving.approve(
+                    provisioner(),
+                    keys,
+                    name,
+                    decision,
+                    level,
+                    ledger=ledger,
+                    compare=compare,
+                    allow_simulated=allow_simulated,
+                    again=again,
+                )
+            except Conflict:
+                failed[name] = f"{name}: somebody else has changed it meanwhile; approve it again"
             except GpuBurninError as error:
-                doubles.append(f"nobody knows whether another command has approved the same machines: {error}")
+                failed[name] = str(error)
+            else:
+                approved[name] = claim.fingerprint
+                if not as_json:
+                    click.echo(f"{name}  approved  {claim.fingerprint}")
+            if name in failed:
+                click.echo(failed[name], err=True)
+        try:
+            doubles += ledger.doubles()
+        except GpuBurninError as error:
+            doubles.append(f"nobody knows whether another command has approved the same machines: {error}")
     finally:
         if as_json:
             click.echo(json.dumps(_to_json(approved, failed, doubles), indent=1))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ def test_a_token_goes_to_the_cluster_of_the_current_context(tmp_path: Path) -> N
     }
     of |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
     path.write_text(yaml.safe_dump(of))
-    made = yaml.safe_load(with_token(path, "t"))
+    made = with_token(path, "t")
     assert made["users"] == [{"name": "u", "user": {"token": "t"}}]
     assert made["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "ca.crt")
     for text, says in (
@@ -142,11 +142,8 @@ def test_where_muster_is_not_attached_nobody_is_the_provisioner(tmp_path: Path) 
         def create(self, *_: Any) -> Any:
             raise NotFound('https://x: cannot ask for a token of muster-provisioner: "muster-system" not found')
 
-    with (
-        pytest.raises(EnrolmentError, match="not found: Muster is not attached here; run `muster attach`"),
-        provisioner(Bare(), tmp_path / "config"),  # type: ignore[arg-type]
-    ):
-        pass
+    with pytest.raises(EnrolmentError, match="not found: Muster is not attached here; run `muster attach`"):
+        provisioner(Bare(), tmp_path / "config")  # type: ignore[arg-type]
 
 
 class Cluster:
@@ -259,26 +256,30 @@ def test_a_write_without_an_answer_leaves_neither_a_phantom_nor_a_gap(
     assert cluster.whole == 1
 
 
-def test_a_long_command_asks_for_another_token_before_its_own_ends(tmp_path: Path) -> None:
+def test_a_long_command_asks_for_another_token_before_its_own_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kubeconfig, cluster, now_s = tmp_path / "config", Cluster(), [0.0]
     of = {"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "current-context": "x"}
     kubeconfig.write_text(yaml.safe_dump({**of, "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}))
-    with provisioner(cluster, kubeconfig, lambda: now_s[0]) as current:  # type: ignore[arg-type]
-        first = current()
-        now_s[0] = 299.0
-        assert current() is first and cluster.tokens == 1
-        now_s[0] = 301.0
-        assert current() is not first and cluster.tokens == 2
-        now_s[0] = 590.0
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    current = provisioner(cluster, kubeconfig, lambda: now_s[0])  # type: ignore[arg-type]
+    first = current()
+    now_s[0] = 299.0
+    assert current() is first and cluster.tokens == 1
+    now_s[0] = 301.0
+    assert current() is not first and cluster.tokens == 2
+    now_s[0] = 590.0
+    current()
+    assert cluster.tokens == 2
+    # One that was not given is asked for again at once: the old one ends soon.
+    now_s[0], cluster.lost = 602.0, "before"
+    with pytest.raises(ApiError):
         current()
-        assert cluster.tokens == 2
-        # One that was not given is asked for again at once: the old one ends soon.
-        now_s[0], cluster.lost = 602.0, "before"
-        with pytest.raises(ApiError):
-            current()
-        cluster.lost = ""
-        current()
-        assert cluster.tokens == 3
+    cluster.lost = ""
+    current()
+    assert cluster.tokens == 3
+    assert list(tmp_path.iterdir()) == [kubeconfig], "a token is in no file, which a kill would leave"
 
 
 @pytest.mark.parametrize(("other", "words"), [("gpu-2", "gpu-2 and gpu-3"), ("gone", ""), ("silent", "nobody knows")])
@@ -287,9 +288,8 @@ def test_the_command_names_whom_another_one_has_let_in_too(
 ) -> None:
     server = FakeApi()
 
-    @contextmanager
-    def provisioner(kube: KubeApi, _: Path) -> Iterator[Callable[[], KubeApi]]:
-        yield lambda: kube
+    def provisioner(kube: KubeApi, _: Path) -> Callable[[], KubeApi]:
+        return lambda: kube
 
     def let_in(_: KubeApi, names: Names, node: str, *__: object, ledger: Ledger, **___: object) -> Claim:
         for name in (node, *(["gpu-2"] if other == "gpu-2" else [])):
@@ -312,9 +312,8 @@ def test_the_command_names_whom_another_one_has_let_in_too(
 def test_as_json_it_says_who_was_approved_and_who_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = FakeApi()
 
-    @contextmanager
-    def provisioner(kube: KubeApi, _: Path) -> Iterator[Callable[[], KubeApi]]:
-        yield lambda: kube
+    def provisioner(kube: KubeApi, _: Path) -> Callable[[], KubeApi]:
+        return lambda: kube
 
     def let_in(_: KubeApi, names: Names, node: str, *__: object, ledger: Ledger, **___: object) -> Claim:
         if node == "gpu-9":
