@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from gpu_burnin.api.names import Names
 from gpu_burnin.cli.muster.attach_approve import approve
@@ -95,6 +96,7 @@ def attach(
     attached so, with nothing written.
     """
     if context.invoked_subcommand is not None:
+        _refuse_lost(context, context.invoked_subcommand)
         context.obj = (kubeconfig, domain)
         return
     from gpu_burnin.api.attached import Mode, parse_gpu_nodes
@@ -271,6 +273,20 @@ def _completed_by_another_call(*, writes: bool) -> Iterator[None]:
         raise GpuBurninError(
             "interrupted: a part may be done, and stays so; the same command again does the rest", EXIT_INCONCLUSIVE
         ) from None
+
+
+def _refuse_lost(context: click.Context, subcommand: str) -> None:
+    """What stands before a subcommand and means nothing to it, such as --dry-run. Raises click.UsageError."""
+    lost = [
+        one.opts[0]
+        for one in context.command.params
+        if one.name not in ("kubeconfig", "domain")
+        and context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if lost:
+        raise click.UsageError(
+            f"{', '.join(lost)} before {subcommand!r} means nothing to it; its own options stand behind it"
+        )
 
 
 def _refuse_missing(image: str | None, gpu_nodes: tuple[str, ...], kubeconfig: Path, *, named: bool) -> None:

@@ -88,8 +88,8 @@ def decide(status: Mapping[str, Any], *, level: str, retest: bool, maintenance: 
     """Whether the host of this status (`gpu-burnin status --json`) needs a burn-in, and whether it may begin now.
 
     A FAIL or INCONCLUSIVE of this boot stands until somebody asks for a retest, and so does a revocation. A PASS
-    stands when it was at least of the wanted `level` and the host's own gate accepts it. `maintenance` says which
-    window is near or open, "" for none.
+    stands when it, or one of this boot that it follows, was of the wanted `level` at least, and the host's own gate
+    accepts it. `maintenance` says which window is near or open, "" for none.
     """
     needed = _needed(status, level=level, retest=retest)
     if not needed.run or not maintenance:
@@ -117,10 +117,11 @@ def _needed(status: Mapping[str, Any], *, level: str, retest: bool) -> Decision:
         return Decision(False, f"{why}; playbooks/repair.yml does what this asks for, and a retest tests it as it is")
     if evidence["verdict"] != "PASS":
         return Decision(False, f"the {evidence['verdict']} of this boot stands until a retest is asked for")
-    if level not in LEVELS or evidence["level"] not in LEVELS:
-        raise ValueError(f"level {level!r} or {evidence['level']!r} is not one of {', '.join(LEVELS)}")
-    if LEVELS.index(evidence["level"]) < LEVELS.index(level):
-        return Decision(True, f"this boot passed at {evidence['level']}; {level} is required")
+    passed = evidence.get("passed_level") or evidence["level"]
+    if level not in LEVELS or passed not in LEVELS:
+        raise ValueError(f"level {level!r} or {passed!r} is not one of {', '.join(LEVELS)}")
+    if LEVELS.index(passed) < LEVELS.index(level):
+        return Decision(True, f"this boot passed at {passed}; {level} is required")
     if status["revoked"] is not None:
         return Decision(False, "the gate was closed by hand or by the cluster; it opens after a retest")
     if not status["gate"]["open"]:
