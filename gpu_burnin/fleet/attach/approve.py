@@ -24,11 +24,13 @@ from gpu_burnin.api.enrolment import (
     enrolments_path,
     parse_enrolment,
 )
+from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Compare, Expected, Trust, first_use
 from gpu_burnin.fleet.attach.ledger import Ledger, read_ledger
+from gpu_burnin.fleet.attach.settings import Settings, check_level
 from gpu_burnin.fleet.image.enrolments import decide
 from gpu_burnin.system.codec import to_json
 
@@ -86,6 +88,23 @@ def due(one: Claimed, expected: Expected | None) -> bool:
     if one.decision is None:
         return True
     return expected is not None and one.claim is not None and one.trust == FIRST_USE and expected.has_key(one.claim)
+
+
+def least_level(given: str | None, agents: str | None) -> str:
+    """The level that lets a node in: the one that is given, else that of the agents' configuration. Pure.
+
+    Raises GpuBurninError for one below the agents' own: a test of it is less than their configuration asks for, and no
+    PASS comes of that on a node that has none yet.
+    """
+    own = agents or Settings.level
+    level = own if given is None else given
+    check_level(level)
+    if agents is not None and LEVEL_NAMES.index(level) < LEVEL_NAMES.index(agents):
+        raise GpuBurninError(
+            f"--level {level}: the agents' own level is {agents}, so a test of less lets no node in; leave it out, "
+            f"or first run `muster attach` again with --level {level}"
+        )
+    return level
 
 
 def approve(

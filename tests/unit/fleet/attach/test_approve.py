@@ -336,6 +336,32 @@ def test_as_json_it_says_who_was_approved_and_who_was_not(tmp_path: Path, monkey
     assert "gpu-2 and gpu-3" in made["doubles"][0] and made["doubles"][0] in done.stderr
 
 
+def test_the_level_that_lets_in_is_that_of_the_agents_and_never_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: list[str] = []
+
+    def let_in(_: KubeApi, __: Names, ___: str, ____: Decision, level: str, **_____: object) -> Claim:
+        levels.append(level)
+        return CLAIM
+
+    monkeypatch.setattr(module, "provisioner", lambda kube, _: lambda: kube)
+    monkeypatch.setattr(module, "approve", let_in)
+    monkeypatch.setattr("gpu_burnin.fleet.attach.discover.present", lambda _: {"--level": "standard"})
+    server = FakeApi()
+    server.objects["nodeadmissions"] = {}
+    words = ["attach", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig")), "approve", "gpu-3"]
+    try:
+        runs = [CliRunner().invoke(muster.cli, [*words, *more]) for more in ([], ["--level", "extended"])]
+        less = CliRunner().invoke(muster.cli, [*words, "--level", "quick"])
+    finally:
+        server.close()
+    assert [done.exit_code for done in runs] == [0, 0] and levels == ["standard", "extended"]
+    assert isinstance(less.exception, GpuBurninError) and less.exception.exit_code == 2
+    assert "the agents' own level is standard" in str(less.exception)
+    assert module.least_level("quick", None) == "quick" and module.least_level(None, None) == "standard"
+
+
 def test_whom_nobody_has_approved_is_known_or_not(tmp_path: Path) -> None:
     server = FakeApi()
     server.objects |= {"nodeadmissions": {}, "nodeenrolments": {}}
