@@ -14,6 +14,8 @@ from pathlib import Path
 VARIABLE = "MUSTER_CAMPAIGN_RUN"
 _PROC = Path("/proc")
 _SHARED = Path("/dev/shm")
+# podman makes it with its first command on a machine, and keeps it: the hosts of other stages may begin meanwhile.
+_PODMAN_LOCKS = _SHARED / "libpod_lock"
 _LOOK_EVERY_S = 0.03
 # Each check keeps its memory for longer; a look costs a few milliseconds, and is taken all through the run.
 _SEEN_EVERY_S = 0.1
@@ -67,7 +69,7 @@ class Leftovers:
     def _files_that_stay(self, wait_s: float) -> set[Path]:
         """New shared files that are there for good: other programs of this machine have some for a moment, as the C
         library has while it makes a semaphore."""
-        new = set(_SHARED.iterdir()) - self._shared
+        new = set(_SHARED.iterdir()) - self._shared - {_PODMAN_LOCKS}
         until(lambda: not new & set(_SHARED.iterdir()), wait_s)
         return new & set(_SHARED.iterdir())
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -229,8 +228,8 @@ def test_data_goes_between_processes_both_ways(other: subprocess.Popen[str]) -> 
     port.close()
 
 
-def test_a_process_that_dies_takes_nothing_down_and_leaves_nothing(other: subprocess.Popen[str]) -> None:
-    names = {path.name for path in Path("/dev/shm").iterdir()}
+def test_a_process_that_dies_takes_nothing_down(other: subprocess.Popen[str]) -> None:
+    """That no memory is left, which has no name: tests/campaign/cases/test_leftovers.py."""
     port = CpuNvlink()
     port.export(A, [B], SIZE)
     handle = _line(other)
@@ -246,7 +245,6 @@ def test_a_process_that_dies_takes_nothing_down_and_leaves_nothing(other: subpro
         late.attach(B, handle)
     late.close()
     port.close()
-    assert {path.name for path in Path("/dev/shm").iterdir()} <= names
 
 
 def test_a_slow_link_takes_longer_at_both_ends() -> None:
