@@ -17,8 +17,9 @@ from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.api.agent_note import NoteError
 from gpu_burnin.api.fabric_note import FabricAnswer, Part, fabric_text, read_fabric_answer, read_fabric_request
 from gpu_burnin.api.record import Ask, Spec, spec_document
+from tests.support.fabric_cluster import NAMES, NODE, RECORD
+from tests.support.fabric_fleet import Fleet, fleet, named
 from tests.support.rendezvous_hosts import Host
-from tests.unit.admission.fabric.test_fabric_service import NAMES, NODE, RECORD, Fleet, fleet, named
 
 HALF = "\ud800"
 Write = Callable[[str, list[dict[str, Any]]], None]

@@ -16,8 +16,7 @@ from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, probe
 from gpu_burnin.admission.gate_probe.jobs import Jobs, Queue, look, queue_of, ready
 from gpu_burnin.admission.gate_probe.state import State
 from gpu_burnin.api.jobs import whole
-
-from .test_gate_ask import HASH, OTHER, REFUSED, Api, line
+from tests.support.gate_answers import HASH, OTHER, REFUSED, Api, line
 
 POLICIES = line("ValidatingAdmissionPolicy", HASH)
 
