@@ -40,7 +40,8 @@ def test_half_a_character_is_no_answer(key: str) -> None:
     text = fabric_text(FabricAnswer("i", Part.DONE, "b", **{key: f"x{HALF}"}))
     with pytest.raises(NoteError, match="cannot be read"):
         read_fabric_answer(text)
-    assert read_fabric_answer(fabric_text(FabricAnswer("i", Part.DONE, "b", **{key: "\N{BEETLE}"})))
+    whole = FabricAnswer("i", Part.DONE, "b", **{key: "\N{BEETLE}"})
+    assert read_fabric_answer(fabric_text(whole)) == whole
 
 
 @pytest.mark.parametrize("key", ["offer", "view"])
