@@ -111,10 +111,10 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
     report says, and never for a run with injected faults, which leaves the gate as it is. What cannot be written takes
     no verdict away: it is in `problems` of the outcome.
 
-    Raises GpuBurninError (exit 2) before any check has begun: wrong option or configuration, no usable GPU, another run
-    under way, no way to sign where the configuration requires it, no room for the run; later only where the run ends
-    without a verdict (exit 3), or its report cannot be made (exit code of the verdict). `interrupts` takes the signals,
-    in the default way unless given.
+    Raises GpuBurninError (exit 2) before any check has begun: wrong option or configuration, another run under way, no
+    way to sign where the configuration requires it, no room for the run; exit 3 where no GPU answers, or the run ends
+    without a verdict; later only where its report cannot be made (exit code of the verdict). `interrupts` takes the
+    signals, in the default way unless given.
     """
     interrupts, planted = interrupts or Interrupts(), bool(options.inject)
     started_s = time.monotonic()

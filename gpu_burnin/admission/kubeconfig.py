@@ -21,15 +21,19 @@ class KubeconfigError(GpuBurninError):
     """It cannot be read, or names no cluster, or its plugin gives no credential."""
 
 
-def load(path: Path, configuration: Any) -> Any:
-    """The package's client, with `configuration` filled. Raises KubeconfigError."""
+def load(given: Path | Mapping[str, Any], configuration: Any) -> Any:
+    """The package's client of a file, or of a document that stands in none, with `configuration` filled.
+
+    Raises KubeconfigError.
+    """
+    source = given if isinstance(given, Mapping) else str(given)
+    make: Any = config.new_client_from_config if isinstance(source, str) else config.new_client_from_config_dict
     # $KUBECONFIG may be a list of them, and one may come through a pipe.
-    if not any(Path(one).exists() for one in str(path).split(os.pathsep)):
+    if isinstance(source, str) and not any(Path(one).exists() for one in source.split(os.pathsep)):
         raise KubeconfigError("there is no such file")
-    make: Any = config.new_client_from_config
     try:
         with _logged() as errors:
-            made = make(str(path), persist_config=False, client_configuration=configuration)
+            made = make(source, persist_config=False, client_configuration=configuration)
     except (config.ConfigException, OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise KubeconfigError(why(error)) from error
     # The package logs that a plugin failed, and goes on as nobody.

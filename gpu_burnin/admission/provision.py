@@ -28,6 +28,8 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SERVED_WITHIN_S = 60.0
 POLL_S = 0.5
 THREADS = 16
+# Paths and versions of the enrolment and the heartbeat that stand beside an entry.
+Rest = tuple[tuple[str, str], ...]
 _MOST_TRIES = 10
 _PARTS = ("identity", "hardware", "evidence", "place", "fabric")
 
@@ -184,15 +186,21 @@ def provision(
             before[name] = {part: to_json(getattr(known[name].spec, part)) for part in _PARTS}
     stay: dict[str, str] = {}
     if apply:
+        # Read before the first entry goes: what is made later is of a machine that comes under that name.
+        rest = _rest(api, names, [item.name for act, item in work if act is Act.REMOVED], enrolments=enrolments)
+
+        def carry_out(one: tuple[Act, Wanted | NodeAdmission]) -> str:
+            act, item = one
+            why = _write(api, names, act, item, carried, keep)
+            if act is Act.REMOVED and not why:
+                remove_rest(api, rest[item.name], f"remove what is left of {item.name}")
+            return why
+
         with ThreadPoolExecutor(THREADS) as pool:
-            written = list(pool.map(lambda item: _write(api, names, item[0], item[1], carried, keep), work))
+            written = list(pool.map(carry_out, work))
         stay = {item.name: why for (_, item), why in zip(work, written, strict=True) if why}
         work = [(act, item) for act, item in work if item.name not in stay]
         before = {name: parts for name, parts in before.items() if name not in stay}
-        for gone in [item.name for act, item in work if enrolments and act is Act.REMOVED]:
-            # Its token is good for nothing without it.
-            with contextlib.suppress(NotFound):
-                api.delete(enrolments_path(names, gone), f"delete {ENROLMENT_KIND} {gone}")
     acts = {one.name: Act.NOTHING for one in wanted} | {item.name: act for act, item in work}
     notes = (*_notes(wanted, others, nodes, known), *stay.values())
     return Provisioned(acts, before, after, notes, bool(defined))
@@ -217,6 +225,25 @@ def pin(
     if identity != spec.identity:
         wanted = Wanted(name, identity, spec.hardware, spec.evidence, spec.place, spec.fabric)
         _write(api, names, Act.CHANGED, wanted, {name: carried}, keep)
+
+
+def _rest(api: KubeApi, names: Names, nodes: Collection[str], *, enrolments: bool) -> Mapping[str, Rest]:
+    """What goes with the entries of these nodes. A token is good for nothing without its enrolment."""
+    found: dict[str, Rest] = dict.fromkeys(nodes, ())
+    kinds = [(enrolments_path, ENROLMENT_KIND)] * enrolments + [(heartbeats_path, HEARTBEAT_KIND)]
+    for path_of, kind in kinds if nodes else ():
+        for one in api.items(path_of(names), f"list the {kind}s"):
+            if (name := str(one["metadata"]["name"])) in found:
+                found[name] += ((path_of(names, name), str(one["metadata"]["resourceVersion"])),)
+    return found
+
+
+def remove_rest(api: KubeApi, rest: Rest, what: str) -> None:
+    """Remove what goes with an entry that is removed, each only as it was read. Raises ApiError."""
+    for path, version in rest:
+        # One that has changed, or was made anew, is of a machine that says anew who it is.
+        with contextlib.suppress(NotFound, Conflict):
+            api.delete(path, what, version=version)
 
 
 def entries(api: KubeApi, names: Names) -> dict[str, NodeAdmission]:
@@ -249,8 +276,6 @@ def _write(
                 f"{item.name}: its {KIND} was written since it was read ({error}), as for a node that comes back or "
                 "for what somebody asks of it, so it stays; run this again, which decides anew"
             )
-        with contextlib.suppress(NotFound):
-            api.delete(heartbeats_path(names, item.name), f"delete {HEARTBEAT_KIND} {item.name}")
         return ""
     if act is Act.CREATED:
         identity = _with(item.identity, _carried(None, item, carried))

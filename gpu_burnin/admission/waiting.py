@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_burnin.admission.approve import InventoryNode, judge_csr, missing_certificates, relevant
-from gpu_burnin.admission.client import KubeApi, admissions_path
+from gpu_burnin.admission.client import ONE_BY_ONE, KubeApi, admissions_path
 from gpu_burnin.admission.decide.nodes import annotation, boot_id, gated, labelled_ready, trim_node
 from gpu_burnin.admission.decide.outlook import LET_IN
 from gpu_burnin.admission.decide.words import PAUSED
@@ -22,8 +22,6 @@ from gpu_burnin.api.record import NodeAdmission, State, parse
 from gpu_burnin.api.remedies import DELETED
 
 POLL_S = 2.0
-# So many nodes are read one by one in less time than a list of thousands takes.
-ONE_BY_ONE = 32
 _LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/{LEASE}"
 # The admitter has an answer; before it, the node is on its way.
 _ON_ITS_WAY = (State.NEW, State.TESTING)

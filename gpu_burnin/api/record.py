@@ -316,7 +316,10 @@ def parse(document: Mapping[str, Any]) -> NodeAdmission:
             uid=str(metadata.get("uid", "")),
         )
     except Misfit as error:
-        raise RecordError(f"{name}: its {KIND} cannot be read ({error}); {DEFINITIONS}") from error
+        raise RecordError(
+            f"{name}: its {KIND} cannot be read ({error}); use a muster of the cluster's version, or bring the "
+            f"definition to this one: {DEFINITIONS}"
+        ) from error
 
 
 def spec_document(spec: Spec) -> dict[str, Any]:

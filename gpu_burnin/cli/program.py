@@ -23,11 +23,17 @@ Row: TypeAlias = tuple[str, str, str]
 # Modules that only an extra of this distribution brings, and which one.
 EXTRA_OF: Mapping[str, str] = {
     **dict.fromkeys(("jinja2", "jsonschema", "markupsafe", "ml_dtypes", "numpy", "pynvml", "rich"), "node"),
-    **dict.fromkeys(("kubernetes", "paramiko"), "controller"),
+    **dict.fromkeys(("ansible_runner", "cryptography", "kubernetes", "paramiko", "sushy"), "controller"),
     "prometheus_client": "admitter",
 }
-# What people of teams run, whose extra brings less than a controller needs.
-_OF_TEAMS = frozenset({"logs", "run", "teams", "why"})
+# Commands whose extra brings less than a controller needs: what people of teams run, and services of the API servers.
+_LESS: Mapping[str, tuple[frozenset[str], str]] = {
+    **dict.fromkeys(("logs", "run", "teams", "why"), (frozenset({"kubernetes"}), "launch")),
+    **dict.fromkeys(
+        ("admitter", "gate-probe", "scaler", "webhook"),
+        (frozenset({"cryptography", "kubernetes", "sushy"}), "admitter"),
+    ),
+}
 
 
 class LazyGroup(click.Group):
@@ -128,4 +134,5 @@ def call(program: click.Group) -> int:
 
 def _extra_of(module: str, command: list[str]) -> str:
     """Which extra brings a module for a command, "" for none."""
-    return "launch" if module == "kubernetes" and _OF_TEAMS.issuperset(command or [""]) else EXTRA_OF.get(module, "")
+    brings, extra = _LESS.get("".join(command), (frozenset[str](), ""))
+    return extra if module in brings else EXTRA_OF.get(module, "")

@@ -17,6 +17,7 @@ from gpu_burnin.engine.plan import Plan, PlanError, level_time_s, make_plan, par
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.hardware import load_reasons, load_skus, load_xids
 from gpu_burnin.hardware.policy import load_policy
+from gpu_burnin.node.gate import check_gate
 from gpu_burnin.node.known_gpus import KnownGpu, RecordError, new_gpus, read_known
 from gpu_burnin.node.store import POWER_GRANT_DIR
 from gpu_burnin.settings import expectations
@@ -131,7 +132,7 @@ def check_surroundings(config: Config) -> None:
 def prepare(options: RunOptions) -> Prepared:
     """Find the GPUs and make the plan. Where a foreign process uses a GPU only the checks of the node are planned.
 
-    Raises GpuBurninError (exit 2) for anything that cannot be run as asked.
+    Raises GpuBurninError: exit 2 for anything that cannot be run as asked, 3 where no GPU answers.
     """
     check_options(options)
     found = discover(deadlines(level_time_s(level_of(options), options.duration_s)).discover_s)
@@ -242,11 +243,24 @@ def _refuse_conflicts(options: RunOptions, wanted: tuple[str, ...]) -> None:
         raise GpuBurninError(f"{host_name()}: {problem}")
 
 
+def _stands(config: Config) -> bool:
+    """Whether the gate is open: a pass of a lower level then takes nothing away, as in tests of idle nodes."""
+    try:
+        check_gate(config)
+    except GpuBurninError:
+        return False
+    return True
+
+
 def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
     """Where the caller asked for less than this host's configuration does: no PASS may come of that."""
     asked = options.config.level
-    if asked is not None and LEVEL_NAMES.index(plan.level) < LEVEL_NAMES.index(asked):
-        yield f"the level {plan.level} is less than {asked}, which this host's configuration asks for"
+    lower = asked is not None and LEVEL_NAMES.index(plan.level) < LEVEL_NAMES.index(asked)
+    if lower and not _stands(options.config):
+        yield (
+            f"the level {plan.level} is less than {asked}, which this host's configuration asks for, and no pass of "
+            "this boot stands"
+        )
     # Where waves need a grant, a run without them is what the configuration allows; only ALWAYS is broken by less.
     waves = plan.options["power_waves"]
     planned_waves = any(check.name == "power" for check in plan.checks) and waves_for(plan.level, plan.total_s)

@@ -6,7 +6,7 @@ What one of them cannot tell is a sentence in `problems`; the others are still r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TypeVar
 from gpu_burnin.api import evidence
 from gpu_burnin.api import maintenance as window
 from gpu_burnin.api.agent_note import Maintenance
+from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.errors import EXIT_PASS, GpuBurninError
@@ -29,8 +30,9 @@ from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.report.order import ORDER_PARTS, Order, order_of
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
+from gpu_burnin.system.files import read_bytes
 from gpu_burnin.system.prose import STANDARD_WIDTH, wrap
-from gpu_burnin.types import Action, Notice, Reason
+from gpu_burnin.types import Action, Notice, Reason, Verdict
 
 SCHEMA = "muster-node-status/v1"
 _T = TypeVar("_T")
@@ -71,8 +73,8 @@ class Evidence:
     """The newest evidence that a run has left, and what the report it is about says.
 
     `problem` is one sentence when statement, signature and report do not belong together: then only its place is
-    known. `this_boot`: it is of this boot of this machine. `order` is what to do next. `annotation` is what the node
-    publishes.
+    known. `this_boot`: it is of this boot of this machine. `passed_level`: the deepest level of the passes of this boot
+    that end with it, "" for none. `order` is what to do next. `annotation` is what the node publishes.
     """
 
     run_id: str
@@ -83,6 +85,7 @@ class Evidence:
     boot_id: str = ""
     verdict: str = ""
     level: str = ""
+    passed_level: str = ""
     simulated: bool = False
     finished_at: str = ""
     action: str = ""
@@ -177,13 +180,29 @@ def _gate(config: Config, root: Path) -> Gate:
 
 
 def _newest_evidence(store: Store, config: Config, root: Path) -> Evidence | None:
-    run = next((run for run in reversed(store.runs()) if os.path.lexists(run.path / EVIDENCE)), None)
-    if run is None:
+    runs = [run for run in reversed(store.runs()) if os.path.lexists(run.path / EVIDENCE)]
+    if not runs:
         return None
+    run = runs[0]
     try:
-        return _evidence(run, config, root)
+        found = _evidence(run, config, root)
     except GpuBurninError as error:
         return Evidence(run.run_id, str(run.path), run.sequence, problem=str(error))
+    return replace(found, passed_level=_passed_level(runs, found.boot_id)) if found.this_boot else found
+
+
+def _passed_level(newest_first: Iterable[RunDirectory], boot_id: str) -> str:
+    """A test of an idle node may be of a lower level than the pass before it, which then stands too."""
+    levels: list[str] = []
+    for run in newest_first:
+        try:
+            statement = evidence.parse_statement(read_bytes(run.path / EVIDENCE, follow=False))
+        except (OSError, GpuBurninError):
+            break
+        if (statement.boot_id, statement.verdict) != (boot_id, Verdict.PASS) or statement.level not in LEVEL_NAMES:
+            break
+        levels.append(statement.level)
+    return max(levels, key=LEVEL_NAMES.index, default="")
 
 
 def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
@@ -250,6 +269,9 @@ def render(status: Status, width: int = STANDARD_WIDTH) -> str:
         unit_text = f"under way in {status.unit.name}"
     elif status.unit.failed:
         unit_text = f"{status.unit.name} failed ({status.unit.failed}): {status.unit.last_lines}"
+    elif status.unit.last_lines not in ("", unit.NOTHING) and not (found and found.this_boot):
+        # One that tested nothing ends well for systemd.
+        unit_text = f"none under way; {status.unit.name} left no evidence of this boot: {status.unit.last_lines}"
     lines = [
         ("node", status.node),
         ("burn-in", unit_text),

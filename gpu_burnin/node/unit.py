@@ -36,6 +36,7 @@ _COMMAND_TIMEOUT_S = 60.0
 _FORGOTTEN_S = 10.0
 _MOST_PROGRESS_BYTES = 64 << 20
 _LAST_LINES = 5
+NOTHING = "it wrote nothing"
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,8 @@ def last_lines() -> str:
     """The last lines that the newest run of the unit wrote."""
     with contextlib.suppress(OSError):
         lines = read_text(RUN_DIR / PROGRESS, _MOST_PROGRESS_BYTES, follow=False, errors="replace").splitlines()
-        return " / ".join(line.strip() for line in lines[-_LAST_LINES:] if line.strip()) or "it wrote nothing"
-    return "it wrote nothing"
+        return " / ".join(line.strip() for line in lines[-_LAST_LINES:] if line.strip()) or NOTHING
+    return NOTHING
 
 
 def follow(

@@ -104,7 +104,7 @@ class Config:
 
     level: str | None = option(
         choice(LEVEL_NAMES),
-        "Level to run, and the lowest level of a pass that stands.",
+        "Level to run. A pass of a lower one counts only while the gate is open.",
         role=Role("standard"),
         flag=Flag(
             ("--level",),

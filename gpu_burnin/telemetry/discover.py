@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from gpu_burnin.errors import GpuBurninError, install_hint
+from gpu_burnin.errors import EXIT_INCONCLUSIVE, EXIT_USAGE, GpuBurninError, install_hint
 from gpu_burnin.hardware.skus import load_skus
 from gpu_burnin.system.own_name import host_name
 from gpu_burnin.telemetry.inventory import DEFAULT_TIMEOUT_S, InventoryError, read_inventory_in_child
@@ -86,14 +86,19 @@ def _sku(state: GpuState) -> str:
 
 
 def choose_backend(asked: str, found: Found) -> str:
-    """The backend, cpu or cuda. Raises GpuBurninError (exit 2) that says why no GPU can be used: never a silent CPU."""
+    """The backend, cpu or cuda. Raises GpuBurninError that says why no GPU can be used: never a silent CPU.
+
+    Exit 3 where driver or GPUs are not there or do not answer, which is no mistake of whoever asked; 2 for a
+    simulation, or without CuPy.
+    """
     if asked == "cpu":
         return "cpu"
     why = _why_not_cuda(found)
     if why:
         raise GpuBurninError(
             f"{host_name()}: no GPU can be tested (--backend {asked}): {why}; "
-            "`gpu-burnin demo` shows the program without a GPU"
+            "`gpu-burnin demo` shows the program without a GPU",
+            EXIT_USAGE if found.gpus else EXIT_INCONCLUSIVE,
         )
     return "cuda"
 

@@ -47,6 +47,17 @@ _FILES = ("user-data", "meta-data")
 _DISK = "2G"
 _KVM_S = 20.0
 _ANSWER_S = 60.0
+# A journal is read in this time even where the machine is emulated.
+_COMMAND_S = 600.0
+_DEAD = ("Kernel panic", "You are in emergency mode")
+_TOLD = 6000
+_QUESTIONS = (
+    "systemctl list-jobs --no-pager; systemctl list-units --failed --no-pager --plain",
+    "systemd-analyze time; uptime; free -m; df -h /",
+    "systemctl status --no-pager -n 20 'muster*' 'gpu-burnin*' kubelet ssh cloud-init",
+    "journalctl -b --no-pager -p warning -o short-monotonic",
+    "cat /run/gpu-burnin/progress.log /var/log/cloud-init-output.log",
+)
 _numbers = itertools.count(1)
 _PXE = """\
 #!ipxe
@@ -89,7 +100,12 @@ class Machine:
     def __post_init__(self) -> None:
         self.directory.mkdir()
         # 2 GiB of which a third is written.
-        subprocess.run(["cp", "--sparse=always", self.image.disk, self.directory / "disk"], check=True)
+        subprocess.run(["cp", "--sparse=always", self.image.disk, self.disk], check=True)
+
+    @property
+    def disk(self) -> Path:
+        """Its own."""
+        return self.directory / "disk"
 
     @property
     def console(self) -> str:
@@ -101,8 +117,10 @@ class Machine:
     @property
     def spent(self) -> str:
         """Time since its power button, and QEMU's CPU time, which other work on this machine does not change."""
-        running = self.part.running
-        words = Path(f"/proc/{running.pid}/stat").read_text().split() if running else ["0"] * 15
+        running, words = self.part.running, ["0"] * 15
+        # One that has ended and was waited for has none.
+        with suppress(FileNotFoundError):
+            words = Path(f"/proc/{running.pid}/stat").read_text().split() if running else words
         user, system = words[13:15]
         cpu_s = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
         return f"{time.monotonic() - self.started:.0f} s ({cpu_s:.0f} CPU s, {self.image.accelerator})"
@@ -117,7 +135,7 @@ class Machine:
         if argument is not None:
             (self.image.boot / "boot.ipxe").write_text(_PXE.format(words=words))
             network, boot = f"{network},tftp={self.image.boot},bootfile=boot.ipxe", ["-boot", "n"]
-        disks = ["-drive", f"file={self.directory / 'disk'},if=virtio,format=raw,cache=unsafe"]
+        disks = ["-drive", f"file={self.disk},if=virtio,format=raw,cache=unsafe"]
         if seed is not None:
             iso = self.directory / "seed.iso"
             words_of = {"gpu-101.iso": str(iso), **{f"tokens/gpu-101/{name}": str(seed / name) for name in _FILES}}
@@ -136,33 +154,71 @@ class Machine:
             self.directory / "qemu.log",
         )
         # Of the time before, where it was switched on already.
-        (self.directory / "console.log").unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            (self.directory / "console.log").rename(self.directory / f"console-{next(_numbers)}.log")
         with ended(self.part):
             self.started = time.monotonic()
             self.part.start()
-            yield
+            try:
+                yield
+            except Exception:
+                self._tell()
+                raise
 
     def run(self, command: str) -> str:
-        """What a command of the shell prints within, whatever it exits with. Raises OSError while nobody answers."""
+        """What a command of the shell prints within, whatever it exits with.
+
+        Raises OSError while nobody answers, and where the command does not end.
+        """
         words = {"path": "/bin/sh", "arg": ["-c", command], "capture-output": True}
+        end_s = time.monotonic() + _COMMAND_S
         with _Agent(self.directory / "agent") as agent:
             pid = agent.request("guest-exec", **words)["pid"]
             while not (found := agent.request("guest-exec-status", pid=pid))["exited"]:
+                if time.monotonic() > end_s:
+                    raise TimeoutError(f"{command!r} does not end")
                 time.sleep(0.5)
         return base64.b64decode(found.get("out-data", "")).decode(errors="replace").strip()
 
     def shows(self, command: str, wanted: str) -> bool:
-        """Whether the output of a command has this in it; no while the machine does not answer."""
+        """Whether the output of a command has this in it; no while the machine does not answer. Raises RuntimeError."""
+        self._refuse_dead()
         try:
             return wanted in self.run(command)
         except OSError:
             return False
 
-    def on_console(self, wanted: str) -> bool:
-        """Whether its console has shown this. Raises RuntimeError when QEMU has ended."""
+    def is_up(self) -> bool:
+        """Whether its boot has come to its end. Raises RuntimeError."""
+        # "inactive" has the other word in it.
+        return self.shows("systemctl is-active --quiet multi-user.target && echo up", "up")
+
+    def on_console(self, wanted: str, times: int = 1) -> bool:
+        """Whether its console has shown this, so often. Raises RuntimeError where that cannot come any more."""
+        self._refuse_dead()
+        return self.console.count(wanted) >= times
+
+    def reboot(self) -> None:
+        """As its operator does. Its agent may be gone before it has answered."""
+        with suppress(OSError):
+            self.run("systemctl --no-block reboot")
+
+    def _refuse_dead(self) -> None:
         if self.part.running is None or self.part.running.poll() is not None:
             raise RuntimeError(f"QEMU ended: {(self.directory / 'qemu.log').read_text()[-2000:]}")
-        return wanted in self.console
+        if found := [word for word in _DEAD if word in self.console]:
+            raise RuntimeError(f"the machine does not boot: {found[0]}")
+
+    def _tell(self) -> None:
+        """What there is to know of a machine with which a test failed: pytest shows it."""
+        print(f"{self.directory.name} after {self.spent}; the end of its console:\n{self.console[-_TOLD:]}")
+        for command in _QUESTIONS:
+            try:
+                print(f"$ {command}\n{self.run(command)[-_TOLD:]}")
+            except (OSError, RuntimeError) as error:
+                # Where it does not answer this, it does not answer the next one either.
+                print(f"$ {command}\n{error or type(error).__name__}")
+                return
 
 
 class _Agent:
@@ -171,6 +227,7 @@ class _Agent:
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(_ANSWER_S)
+        self._file = self._socket.makefile("rb")
         self._path = path
 
     def __enter__(self) -> _Agent:
@@ -179,18 +236,19 @@ class _Agent:
             # Behind the mark is the answer to this, whatever was said before.
             number = next(_numbers)
             self._send({"execute": "guest-sync-delimited", "arguments": {"id": number}}, mark=b"\xff")
-            self._file = self._socket.makefile("rb")
             while (byte := self._file.read(1)) != b"\xff":
                 if not byte:
                     raise ConnectionError("the agent is gone")
             if json.loads(self._file.readline())["return"] != number:
                 raise ConnectionError("the agent answered somebody else")
         except (OSError, ValueError) as error:
-            self._socket.close()
+            self.__exit__()
             raise OSError(str(error)) from error
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Both: QEMU serves one at a time, and the next one would wait for as long as the file is open.
+        self._file.close()
         self._socket.close()
 
     def request(self, name: str, **arguments: object) -> dict[str, Any]:

@@ -241,6 +241,9 @@ class TestAToken:
             )
         assert not controller.state.known_hosts.exists()
         refuse(controller.api, NAMES, node, decided("a thief", approved=False))
+        # The machine reads why; nobody does more with that token.
+        assert by.request("GET", f"{ENROLMENTS}/{node}").body["spec"]["decision"]["why"] == "a thief"
+        refused(machine.enrols(by), USED)
         with pytest.raises(EnrolmentError, match="it was refused"):
             let_in(controller, node)
         again = controller.token(node, again=True)

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from ansible_collections.muster.fleet.plugins.module_utils.host.binaries import file_sha256
 from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import ask
+from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_fleet as fleets
 from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import program
 
@@ -92,17 +93,17 @@ class Fleet:
     def versions(self) -> list[str]:
         return [str(client.request("GET", "/version").body["gitVersion"]) for client in self.clients()]
 
-    def rules(self, closed: bool) -> rules.Fleet:
+    def rules(self, closed: bool) -> fleets.Fleet:
         """What the playbook finds out of these processes."""
         new = program_of(KUBERNETES_VERSION)
         sha256 = str(file_sha256(str(new)))
-        hosts: dict[str, rules.Host | None] = {}
+        hosts: dict[str, fleets.Host | None] = {}
         for number, server in enumerate(self.servers, 1):
             process = Path(f"/proc/{server.apiserver.running.pid}/exe")  # type: ignore[union-attr]
             of = program(SERVER, sha256, new.parent, new.parent, process)
             facts = {"programs": {SERVER: of}, "sick": "", "served": True, "leads": False, "room": "", "closed": closed}
-            hosts[f"api-{number}"] = rules.host_of(f"api-{number}", facts)
-        return rules.Fleet({"kube_apiserver": hosts})
+            hosts[f"api-{number}"] = fleets.host_of(f"api-{number}", facts)
+        return fleets.Fleet({"kube_apiserver": hosts})
 
     def planned(self, closed: bool) -> tuple[tuple[str, ...], bool, bool]:
         """Servers that are left, and whether admission is to be closed and to be opened."""

@@ -18,7 +18,7 @@ from gpu_burnin.admission.decide.facts import Facts, TestRequest, rank
 from gpu_burnin.admission.decide.finding import LEDGER_RESTORED
 from gpu_burnin.admission.decide.nodes import annotation
 from gpu_burnin.admission.decide.order import Judged
-from gpu_burnin.admission.decide.times import FAR, later, stamp, when
+from gpu_burnin.admission.decide.times import FAR, LONG_AGO, later, stamp, when
 from gpu_burnin.admission.decide.unproven import left_at_work
 from gpu_burnin.admission.decide.words import PAUSED, active, sentence
 from gpu_burnin.admission.view import Budget, Rules
@@ -114,13 +114,16 @@ def why_asked(ask: Ask) -> str:
 
 
 def before_others_until(ask: Mapping[str, Any]) -> datetime:
-    """How long an ask of the record's spec, a document, keeps its node out of tests with other nodes."""
-    since, until = when(str(ask.get("since") or "")), when(str(ask.get("until") or "")) or FAR
-    return min(until, later(since, _BEFORE_OTHERS_S)) if since else until
+    """How long an ask of the record's spec, a document, keeps its node out of tests with other nodes.
+
+    One whose begin cannot be read does not: nobody knew when that ends.
+    """
+    since, until = when(str(ask.get("since") or "")) or LONG_AGO, when(str(ask.get("until") or "")) or FAR
+    return min(until, later(since, _BEFORE_OTHERS_S))
 
 
 def overdue_at(since: datetime, level: str, rules: Rules) -> datetime:
-    """When a test that was asked for at `since` should have an answer."""
+    """When a test that was asked for at `since` should have an answer; LONG_AGO: where that cannot be read."""
     return later(since, rules.settle_s + _level_s(level) + rules.request_timeout_s)
 
 
@@ -144,7 +147,7 @@ def _test_request(facts: Facts) -> TestRequest:
     answer = agent.request if agent is not None else None
     if answer is not None and answer.id == request.id and answer.state == "refused":
         return TestRequest(gave_up=sentence(f"{_REFUSED}: {answer.why}"))
-    since, ask, sent = when(request.since) or facts.now, facts.retest, is_sent(facts, request)
+    since, ask, sent = when(request.since) or LONG_AGO, facts.retest, is_sent(facts, request)
     settled, overdue = later(since, facts.rules.settle_s), overdue_at(since, request.level, facts.rules)
     if not sent:
         if facts.view.paused:

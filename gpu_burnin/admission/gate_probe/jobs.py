@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, Object
-from gpu_burnin.admission.gate_probe.ask import NotAsked, leases
+from gpu_burnin.admission.gate_probe.ask import NotAsked
 from gpu_burnin.api.jobs import GPUS, kueue_path, whole
-from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.files import read_text
 from gpu_burnin.system.yaml_text import load
@@ -41,16 +40,15 @@ class Jobs:
     queues: tuple[Queue, ...] = ()
 
 
-def look(api: KubeApi, etc: Path) -> Jobs:
-    """Ask both, and the API server. Raises NotAsked."""
+def queues(api: KubeApi) -> tuple[Queue, ...]:
+    """All that there are. Raises NotAsked."""
     try:
         found = api.find(kueue_path("clusterqueues"), "read the queues") or {}
-        queues = tuple(queue_of(item) for item in found.get("items", ()))
+        return tuple(queue_of(item) for item in found.get("items", ()))
     except (ApiError, Conflict) as error:
         raise NotAsked(str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise NotAsked(f"{api.server}: its queues are of another form than Kueue's v1beta2 ({error!r})") from error
-    return Jobs({name: ready(etc / name) for name in SERVICES}, leases(api, SERVICES, SYSTEM_NAMESPACE), queues)
 
 
 def ready(folder: Path) -> bool:

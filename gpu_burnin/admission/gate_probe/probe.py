@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,7 +12,8 @@ from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.gate_probe import numbers, state
 from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, expected_webhooks, leases, probe
 from gpu_burnin.admission.gate_probe.audit import read_on
-from gpu_burnin.admission.gate_probe.jobs import Jobs, look
+from gpu_burnin.admission.gate_probe.jobs import SERVICES, Jobs, queues, ready
+from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.system.files import write_atomic
 
@@ -67,15 +69,21 @@ def once(place: Place, say: Callable[[str], None], now_s: float) -> int:
 
 
 def _ask(place: Place, unasked: list[str]) -> tuple[Gate | None, Mapping[str, float], Jobs | None]:
-    """Gate, Leases and jobs: what one question does not answer hides no answer to another one."""
+    """Gate, Leases and jobs: what one question does not answer hides no answer to another one.
+
+    An API server that answers neither of the first two is asked no more: each takes half a minute to find that out.
+    """
     api = _answer(lambda: KubeApi(place.kubeconfig, retries=0, timeout_s=_TIMEOUT_S), unasked)
-    if api is None:
-        return None, {}, None
-    gate = _answer(lambda: probe(api, place.policies), unasked)
-    renewed = _answer(lambda: leases(api), unasked) or {}
-    if gate is None or not _answer(lambda: expected_webhooks(place.policies), unasked):
-        return gate, renewed, None
-    return gate, renewed, _answer(lambda: look(api, place.etc), unasked)
+    gate = renewed = None
+    if api is not None:
+        gate, renewed = _answer(partial(probe, api, place.policies), unasked), _answer(partial(leases, api), unasked)
+    if not _answer(lambda: expected_webhooks(place.policies), unasked):
+        return gate, renewed or {}, None
+    jobs = Jobs({name: ready(place.etc / name) for name in SERVICES})
+    if api is not None and (gate is not None or renewed is not None):
+        led = _answer(partial(leases, api, SERVICES, SYSTEM_NAMESPACE), unasked) or {}
+        jobs = replace(jobs, leases=led, queues=_answer(partial(queues, api), unasked) or ())
+    return gate, renewed or {}, jobs
 
 
 def _answer(question: Callable[[], _T], unasked: list[str]) -> _T | None:

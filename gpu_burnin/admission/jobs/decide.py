@@ -255,7 +255,7 @@ class _Asked:
     def blockers(self, name: str, node: NodeFacts | None) -> Iterator[Blocker]:
         """Why this node cannot take the job; nothing where it can."""
         if node is None:
-            words = "it has no NodeAdmission that can be read, so nobody vouches for it: add it to the inventory"
+            words = "it has no NodeAdmission that can be read: nobody vouches for it; `muster why NODE` says what to do"
             yield Blocker(name, Reason.UNKNOWN_NODE, words)
             return
         if not node.judged:

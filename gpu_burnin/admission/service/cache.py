@@ -15,7 +15,7 @@ from gpu_burnin.admission.client import Object
 from gpu_burnin.admission.decide.facts import is_shut
 from gpu_burnin.admission.decide.nodes import boot_id
 from gpu_burnin.admission.decide.retest import before_others_until, overdue_at
-from gpu_burnin.admission.decide.times import FAR, when
+from gpu_burnin.admission.decide.times import FAR, LONG_AGO, when
 from gpu_burnin.admission.service.packed import PackedStore
 from gpu_burnin.admission.view import Pod, Rules
 from gpu_burnin.api.fabric_proof import FabricProof
@@ -283,7 +283,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
 def _tested_until(request: Mapping[str, Any] | None, rules: Rules) -> datetime | None:
     if not request:
         return None
-    return overdue_at(when(str(request.get("since") or "")) or FAR, str(request.get("level") or ""), rules)
+    return overdue_at(when(str(request.get("since") or "")) or LONG_AGO, str(request.get("level") or ""), rules)
 
 
 def _part(kind: type[_T], document: object) -> _T | None:

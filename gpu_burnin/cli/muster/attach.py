@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from gpu_burnin.api.names import Names
 from gpu_burnin.cli.muster.attach_approve import approve
@@ -95,6 +96,7 @@ def attach(
     attached so, with nothing written.
     """
     if context.invoked_subcommand is not None:
+        _refuse_lost(context, context.invoked_subcommand)
         context.obj = (kubeconfig, domain)
         return
     from gpu_burnin.api.attached import Mode, parse_gpu_nodes
@@ -195,8 +197,7 @@ def forget(place: tuple[Path, str], name: str | None, gone_s: float | None, dry_
         return
     assert name is not None
     goes_with("dry_run", "--gone", present=False)
-    with approving.provisioner(connect(kubeconfig), kubeconfig.expanduser()) as provisioner:
-        approving.forget(provisioner(), Names(domain), name)
+    approving.forget(approving.provisioner(connect(kubeconfig), kubeconfig.expanduser())(), Names(domain), name)
     said = "forgotten; its agent says within a minute who it is"
     click.echo(json.dumps({"node": name, "forgotten": True}) if as_json else f"{name}: {said}")
 
@@ -220,9 +221,9 @@ def _forget_gone(kubeconfig: Path, names: Names, gone_s: float, *, dry_run: bool
             for one in found:
                 print_one(one)
         else:
-            with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
-                for one in found:
-                    print_one(one if one.stays else replace(one, stays=gone.remove(provisioner(), names, one)))
+            provisioner = approving.provisioner(api, kubeconfig.expanduser())
+            for one in found:
+                print_one(one if one.stays else replace(one, stays=gone.remove(provisioner(), names, one)))
     finally:
         if as_json:
             click.echo(json.dumps(done, indent=1))
@@ -272,6 +273,20 @@ def _completed_by_another_call(*, writes: bool) -> Iterator[None]:
         raise GpuBurninError(
             "interrupted: a part may be done, and stays so; the same command again does the rest", EXIT_INCONCLUSIVE
         ) from None
+
+
+def _refuse_lost(context: click.Context, subcommand: str) -> None:
+    """What stands before a subcommand and means nothing to it, such as --dry-run. Raises click.UsageError."""
+    lost = [
+        one.opts[0]
+        for one in context.command.params
+        if one.name not in ("kubeconfig", "domain")
+        and context.get_parameter_source(one.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if lost:
+        raise click.UsageError(
+            f"{', '.join(lost)} before {subcommand!r} means nothing to it; its own options stand behind it"
+        )
 
 
 def _refuse_missing(image: str | None, gpu_nodes: tuple[str, ...], kubeconfig: Path, *, named: bool) -> None:

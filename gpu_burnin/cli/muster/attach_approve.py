@@ -24,7 +24,9 @@ from gpu_burnin.cli.muster.cluster_options import connect
     "compares the machine id.",
 )
 @click.option("--reason", default="approved by hand", show_default=True, help="Why, for the ledger.")
-@click.option("--level", default="standard", show_default=True, help="The least level of their burn-in.")
+@click.option(
+    "--level", show_default="that of muster attach", help="The least level of their burn-in: not below the agents' own."
+)
 @click.option("--again", is_flag=True, help="Also where key or Node are others than were approved before.")
 @click.option("--allow-simulated", is_flag=True, help="Admit simulated GPUs; for labs only.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON who was approved, who was not, and doubles.")
@@ -35,7 +37,7 @@ def approve(
     everybody: bool,
     expect: Path | None,
     reason: str,
-    level: str,
+    level: str | None,
     again: bool,
     allow_simulated: bool,
     as_json: bool,
@@ -47,10 +49,10 @@ def approve(
     """
     from gpu_burnin.admission.client import Conflict
     from gpu_burnin.api.enrolment import Decision
-    from gpu_burnin.api.levels import LEVEL_NAMES
     from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
     from gpu_burnin.fleet.attach import approve as approving
     from gpu_burnin.fleet.attach import expected
+    from gpu_burnin.fleet.attach.discover import present
     from gpu_burnin.fleet.attach.ledger import Ledger
     from gpu_burnin.fleet.cluster.asks import user
     from gpu_burnin.system.clock import rfc3339
@@ -60,46 +62,45 @@ def approve(
         raise click.UsageError("name nodes, or give --expect FILE, or --all alone")
     if expect is not None and any(marks.values()):
         raise click.UsageError("a fingerprint and --expect: give one of them")
-    if level not in LEVEL_NAMES:
-        raise click.UsageError(f"--level {level!r} is none of {', '.join(LEVEL_NAMES)}")
     of_file = expected.of_file(expect) if expect is not None else None
     kubeconfig, domain = place
     api, keys = connect(kubeconfig), Names(domain)
+    least = approving.least_level(level, present(api).get("--level"))
     wanted = marks or {one.name: "" for one in approving.claims(api, keys) if approving.due(one, of_file)}
     approved, failed, doubles = dict[str, str](), dict[str, str](), list[str]()
     # What was approved is said also where the next one cannot be.
     try:
-        with approving.provisioner(api, kubeconfig.expanduser()) as provisioner:
-            ledger = Ledger(provisioner, keys)
-            for name, mark in wanted.items():
-                compare = of_file or (expected.of_fingerprint(mark) if mark else expected.first_use)
-                decision = Decision(True, str(user(api)), reason, rfc3339(datetime.now(UTC)))
-                try:
-                    claim = approving.approve(
-                        provisioner(),
-                        keys,
-                        name,
-                        decision,
-                        level,
-                        ledger=ledger,
-                        compare=compare,
-                        allow_simulated=allow_simulated,
-                        again=again,
-                    )
-                except Conflict:
-                    failed[name] = f"{name}: somebody else has changed it meanwhile; approve it again"
-                except GpuBurninError as error:
-                    failed[name] = str(error)
-                else:
-                    approved[name] = claim.fingerprint
-                    if not as_json:
-                        click.echo(f"{name}  approved  {claim.fingerprint}")
-                if name in failed:
-                    click.echo(failed[name], err=True)
+        provisioner = approving.provisioner(api, kubeconfig.expanduser())
+        ledger = Ledger(provisioner, keys)
+        for name, mark in wanted.items():
+            compare = of_file or (expected.of_fingerprint(mark) if mark else expected.first_use)
+            decision = Decision(True, str(user(api)), reason, rfc3339(datetime.now(UTC)))
             try:
-                doubles += ledger.doubles()
+                claim = approving.approve(
+                    provisioner(),
+                    keys,
+                    name,
+                    decision,
+                    least,
+                    ledger=ledger,
+                    compare=compare,
+                    allow_simulated=allow_simulated,
+                    again=again,
+                )
+            except Conflict:
+                failed[name] = f"{name}: somebody else has changed it meanwhile; approve it again"
             except GpuBurninError as error:
-                doubles.append(f"nobody knows whether another command has approved the same machines: {error}")
+                failed[name] = str(error)
+            else:
+                approved[name] = claim.fingerprint
+                if not as_json:
+                    click.echo(f"{name}  approved  {claim.fingerprint}")
+            if name in failed:
+                click.echo(failed[name], err=True)
+        try:
+            doubles += ledger.doubles()
+        except GpuBurninError as error:
+            doubles.append(f"nobody knows whether another command has approved the same machines: {error}")
     finally:
         if as_json:
             click.echo(json.dumps(_to_json(approved, failed, doubles), indent=1))

@@ -158,13 +158,14 @@ def approve(
     if everyone:
         waiting = (one for one in known.enrolments.values() if one.spec.claim and one.spec.decision is None)
         wanted = {one.name: "" for one in waiting}
+    asked = course.answering(known, [node for node, mark in wanted.items() if not mark], port)
 
     def one(node: str) -> str:
         mark = wanted[node]
 
-        def compare(entry: NodeAdmission, claim: Claim) -> str:
+        def compare(_: NodeAdmission, claim: Claim) -> str:
             if not mark:
-                return course.answering(entry, claim, files.known_hosts, port)
+                return asked[node]
             if mark != claim.fingerprint:
                 return f"{node}: the machine enrolled with the host key {claim.fingerprint}, not with {mark}"
             return ""
@@ -177,12 +178,12 @@ def approve(
     _each(tuple(wanted), one)
 
 
-@image.command(short_help="Refuse machines, and take their tokens back.")
+@image.command(short_help="Refuse machines, and end their tokens.")
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; the machine shows it on its console.")
 @_fleet_options
 def refuse(nodes: tuple[str, ...], reason: str, state: Path, domain: str) -> None:
-    """Refuse the machine that enrolled as NODE, and take its token back.
+    """Refuse the machine that enrolled as NODE, and end its token: the machine reads with it why, and nothing else.
 
     A machine that was let in before keeps its certificate: see `muster node quarantine`.
     """

@@ -31,7 +31,10 @@ def teams(team: str | None, page: Path | None, as_json: bool, kubeconfig: Path, 
     By model of GPU; with the nodes that teams have for themselves, the verified nodes that are free, and the sums of
     the fleet. What your rights do not show is said. Exit code 0 whatever it says.
     """
-    from gpu_burnin.fleet.jobs import read, teams_page, teams_text
+    if page is not None:
+        # It needs an extra that people of teams do not have.
+        from gpu_burnin.fleet.jobs import teams_page
+    from gpu_burnin.fleet.jobs import read, teams_text
 
     api = connect(kubeconfig)
     found = read.read_teams(api, Names(domain), team or namespace_of(kubeconfig), datetime.now(UTC))

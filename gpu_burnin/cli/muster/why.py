@@ -74,7 +74,9 @@ def why(
     controllers, the node's agent, the burn-in's report, plays, and people's requests in the audit log. What was not
     looked at is said. A job is a JobSet or a Job. Exit code 0 whatever it says.
     """
-    from gpu_burnin.fleet.why import page as pages
+    if page is not None:
+        # It needs an extra that people of teams do not have.
+        from gpu_burnin.fleet.why import page as pages
     from gpu_burnin.fleet.why import text
     from gpu_burnin.fleet.why.story import story_of
     from gpu_burnin.fleet.why.told import Files

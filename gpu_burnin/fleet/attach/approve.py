@@ -6,15 +6,11 @@ that the cluster made for a pod on that very node.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from gpu_burnin.admission.client import KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.kubeconfig import current_cluster
@@ -28,14 +24,15 @@ from gpu_burnin.api.enrolment import (
     enrolments_path,
     parse_enrolment,
 )
+from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.api.names import SYSTEM_NAMESPACE, Names
 from gpu_burnin.api.record import Identity, NodeAdmission, Proof, Spec, document
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Compare, Expected, Trust, first_use
 from gpu_burnin.fleet.attach.ledger import Ledger, read_ledger
+from gpu_burnin.fleet.attach.settings import Settings, check_level
 from gpu_burnin.fleet.image.enrolments import decide
 from gpu_burnin.system.codec import to_json
-from gpu_burnin.system.files import write_atomic
 
 # The least that the API server makes one for.
 _TOKEN_S = 600
@@ -91,6 +88,23 @@ def due(one: Claimed, expected: Expected | None) -> bool:
     if one.decision is None:
         return True
     return expected is not None and one.claim is not None and one.trust == FIRST_USE and expected.has_key(one.claim)
+
+
+def least_level(given: str | None, agents: str | None) -> str:
+    """The level that lets a node in: the one that is given, else that of the agents' configuration. Pure.
+
+    Raises GpuBurninError for one below the agents' own: a test of it is less than their configuration asks for, and no
+    PASS comes of that on a node that has none yet.
+    """
+    own = agents or Settings.level
+    level = own if given is None else given
+    check_level(level)
+    if agents is not None and LEVEL_NAMES.index(level) < LEVEL_NAMES.index(agents):
+        raise GpuBurninError(
+            f"--level {level}: the agents' own level is {agents}, so a test of less lets no node in; leave it out, "
+            f"or first run `muster attach` again with --level {level}"
+        )
+    return level
 
 
 def approve(
@@ -210,10 +224,7 @@ def forget(api: KubeApi, names: Names, node: str) -> None:
         raise EnrolmentError(f"{node}: it has not enrolled; there is nothing to forget") from error
 
 
-@contextmanager
-def provisioner(
-    api: KubeApi, kubeconfig: Path, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[], KubeApi]]:
+def provisioner(api: KubeApi, kubeconfig: Path, clock: Callable[[], float] = time.monotonic) -> Callable[[], KubeApi]:
     """The API as who alone writes identities: with a token of minutes, which the audit log says you asked for.
 
     To be called for each node: a token that is old makes way for another one. Both raise ApiError.
@@ -224,41 +235,38 @@ def provisioner(
         "kind": "TokenRequest",
         "spec": {"expirationSeconds": _TOKEN_S},
     }
-    with tempfile.TemporaryDirectory(prefix="muster-attach-") as folder:
-        place, made_s = Path(folder) / "kubeconfig", clock()
+    made_s = clock()
 
-        def made() -> KubeApi:
-            try:
-                answer = api.create(path, request, f"ask for a token of {PROVISIONER_ACCOUNT}")
-            except NotFound as error:
-                raise EnrolmentError(f"{error}: Muster is not attached here; run `muster attach`") from error
-            write_atomic(place, with_token(kubeconfig, str(answer["status"]["token"])).encode(), mode=0o600)
-            return KubeApi(place)
+    def made() -> KubeApi:
+        try:
+            answer = api.create(path, request, f"ask for a token of {PROVISIONER_ACCOUNT}")
+        except NotFound as error:
+            raise EnrolmentError(f"{error}: Muster is not attached here; run `muster attach`") from error
+        # In no file: whoever kills this would leave it.
+        return KubeApi(with_token(kubeconfig, str(answer["status"]["token"])))
 
-        present = made()
+    present = made()
 
-        def current() -> KubeApi:
-            nonlocal present, made_s
-            if (asked_s := clock()) - made_s > _TOKEN_S / 2:
-                present, made_s = made(), asked_s
-            return present
+    def current() -> KubeApi:
+        nonlocal present, made_s
+        if (asked_s := clock()) - made_s > _TOKEN_S / 2:
+            present, made_s = made(), asked_s
+        return present
 
-        yield current
+    return current
 
 
-def with_token(kubeconfig: Path, token: str) -> str:
+def with_token(kubeconfig: Path, token: str) -> dict[str, Any]:
     """The kubeconfig's current cluster with this token. Raises GpuBurninError."""
     cluster = dict(current_cluster(kubeconfig)[1])
     authority = cluster.get("certificate-authority")
     if isinstance(authority, str):
         cluster["certificate-authority"] = str(kubeconfig.absolute().parent / authority)
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": token}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
-        }
-    )
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "c",
+    }

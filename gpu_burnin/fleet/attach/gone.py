@@ -7,11 +7,11 @@ speaks of a fault stays, since the machine may come back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from gpu_burnin.admission.client import Conflict, KubeApi, NotFound, Object, admissions_path
+from gpu_burnin.admission.provision import Rest, remove_rest
 from gpu_burnin.api.enrolment import EnrolmentError, enrolments_path, parse_enrolment
 from gpu_burnin.api.fabric_proof import FabricOutcome
 from gpu_burnin.api.heartbeat import heartbeats_path
@@ -31,14 +31,14 @@ _AT_WORK = (State.READY, State.EXPIRING)
 class Gone:
     """A node without Node, and since when; `stays` says why what is left of it does, "" where it may go.
 
-    `version`: of its record, "" without one. `rest`: paths and versions of its enrolment and heartbeat.
+    `version`: of its record, "" without one.
     """
 
     name: str
     since: str
     stays: str
     version: str
-    rest: tuple[tuple[str, str], ...] = ()
+    rest: Rest = ()
 
 
 def gone(api: KubeApi, names: Names, now: datetime, least_s: float) -> list[Gone]:
@@ -52,7 +52,7 @@ def gone(api: KubeApi, names: Names, now: datetime, least_s: float) -> list[Gone
     heartbeats = _by_name(api, heartbeats_path(names), "list the AgentHeartbeats")
     there = api.nodes()
 
-    def rest(name: str) -> tuple[tuple[str, str], ...]:
+    def rest(name: str) -> Rest:
         of = (
             (enrolments_path(names, name), enrolments.get(name)),
             (heartbeats_path(names, name), heartbeats.get(name)),
@@ -144,10 +144,7 @@ def remove(api: KubeApi, names: Names, found: Gone) -> str:
         pass
     except Conflict:
         return "it has changed meanwhile"
-    for path, version in found.rest:
-        # One that has changed is of a machine that says anew who it is.
-        with suppress(NotFound, Conflict):
-            api.delete(path, what, version=version)
+    remove_rest(api, found.rest, what)
     return ""
 
 

@@ -57,7 +57,12 @@ def check(settings: Settings) -> None:
         raise GpuBurninError(
             f"--domain {settings.domain!r} is no domain of DNS in lower case; give one such as muster.dev"
         )
-    if settings.level not in LEVEL_NAMES:
-        raise GpuBurninError(f"--level {settings.level!r} is none of {', '.join(LEVEL_NAMES)}")
+    check_level(settings.level)
     if settings.mode is Mode.BUILT:
         raise GpuBurninError("a built fleet is made by site.yml; attach observes or enforces")
+
+
+def check_level(level: str) -> None:
+    """Raises GpuBurninError for one that is none."""
+    if level not in LEVEL_NAMES:
+        raise GpuBurninError(f"--level {level!r} is none of {', '.join(LEVEL_NAMES)}")

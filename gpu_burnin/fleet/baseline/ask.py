@@ -68,7 +68,7 @@ def _waits(admission: NodeAdmission, now: datetime) -> bool:
 
 def _not_asked(admission: NodeAdmission | None, one: Outside, now: datetime) -> str:
     if admission is None:
-        return "it has no NodeAdmission"
+        return "it has no NodeAdmission that can be read"
     asks = {"held": admission.spec.hold, "quarantined": admission.spec.quarantine, "in repair": admission.spec.repair}
     if word := next((word for word, ask in asks.items() if active(ask, now) is not None), ""):
         return f"it is {word}"

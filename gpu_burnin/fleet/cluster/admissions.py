@@ -14,9 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.admission.client import NODES, Gone, KubeApi, admissions_path
+from gpu_burnin.admission.client import NODES, ONE_BY_ONE, Gone, KubeApi, admissions_path
 from gpu_burnin.admission.service.pause import Pause
-from gpu_burnin.admission.waiting import ONE_BY_ONE
 from gpu_burnin.api.attached import (
     AUTHORITY_ENDS,
     GATE_EVENT_NAME,

@@ -230,12 +230,12 @@ def pause(api: KubeApi, who: str, why: str, until: str = "") -> tuple[bool, str]
 
 
 def resume(api: KubeApi) -> tuple[bool, str]:
-    """Take the pause away; whether there was one, and whose. Raises ApiError."""
+    """Take the pause away; whether there was one, and whose. Raises ApiError, and Conflict for another one since."""
     standing = api.find(PAUSE_PATH, "read the pause switch")
     if standing is None:
         return False, "the fleet is not paused"
     try:
-        api.delete(PAUSE_PATH, "resume the fleet")
+        api.delete(PAUSE_PATH, "resume the fleet", version=str(standing["metadata"]["resourceVersion"]))
     except NotFound:
         return False, "the fleet is not paused"
     data = standing.get("data") or {}

@@ -13,8 +13,8 @@ from gpu_burnin.admission.decide.outlook import TAKEN_OUT
 from gpu_burnin.admission.decide.times import when
 from gpu_burnin.admission.view import Node
 from gpu_burnin.api import remedies
-from gpu_burnin.api.names import PROVISIONER_USER, SCALER_USER, Names
-from gpu_burnin.api.record import State
+from gpu_burnin.api.names import KIND, PROVISIONER_USER, SCALER_USER, Names
+from gpu_burnin.api.record import RecordError, State, parse
 from gpu_burnin.system.host_names import fold
 
 UNKNOWN = "unknown"
@@ -77,21 +77,42 @@ class Seen:
 
 
 def row(item: Mapping[str, Any], now: datetime) -> Row:
-    """A row of a NodeAdmission as the API server sends it. Its state is unknown where this version has no such one."""
+    """A row of a NodeAdmission as the API server sends it. The state of one that cannot be read is unknown."""
+    try:
+        found = _row(item, now)
+    except (AttributeError, TypeError, ValueError):
+        found = None
+    return _unreadable(item) if found is None else found
+
+
+def _unreadable(item: Mapping[str, Any]) -> Row:
+    """A node of whose NodeAdmission this version cannot tell how it stands, and what to do."""
+    name = str((item.get("metadata") or {}).get("name", ""))
+    try:
+        parse(item)
+        message = f"its {KIND} cannot be read; look at it (kubectl get na {name} -o yaml)"
+    except RecordError as error:
+        message = str(error).removeprefix(f"{name}: ")
+    return Row(name, UNKNOWN, "", "", message, "", "")
+
+
+def _row(item: Mapping[str, Any], now: datetime) -> Row | None:
+    """None where this version has no such state."""
     name = str((item.get("metadata") or {}).get("name", ""))
     spec, status = item.get("spec") or {}, item.get("status") or {}
     state = str(status.get("state") or State.NEW)
-    known = state in _STATES
+    if state not in _STATES:
+        return None
     coming = status.get("next") or {}
     hardware = spec.get("hardware") or {}
     accepted, proofs = status.get("accepted") or {}, status.get("proofs") or {}
     proven = max([str(accepted.get("finishedAt") or ""), *(str(time) for time in proofs.values())])
     found = Row(
         name=name,
-        state=state if known else UNKNOWN,
+        state=state,
         code=str(status.get("code") or ""),
         since=str(status.get("since") or ""),
-        message=str(status.get("message") or "") or ("" if known else f"state {state} is of a newer version"),
+        message=str(status.get("message") or ""),
         next=": ".join(str(coming[key]) for key in ("what", "why") if coming.get(key)),
         proven=proven,
         asks=tuple(ask for ask in ("hold", "quarantine", "retest", "repair") if _stands(spec.get(ask), now)),

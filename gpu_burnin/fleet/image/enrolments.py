@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,26 @@ class Known:
     entries: Mapping[str, NodeAdmission]
     hosts: kh.KnownHosts
 
+    @cached_property
+    def owners(self) -> Mapping[str, list[str]]:
+        """Nodes of the ledger by the host key that is pinned, and by the machine id."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, entry in sorted(self.entries.items()):
+            for one in (entry.spec.identity.host_key, entry.spec.identity.machine_id):
+                found[one].append(name)
+        return found
+
+    @cached_property
+    def claimants(self) -> Mapping[str, list[str]]:
+        """Nodes by the host key, and by the machine id, that somebody said with their token: whoever it was."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, enrolment in sorted(self.enrolments.items()):
+            with suppress(EnrolmentError):
+                claim = claim_of(enrolment, lambda *_: True)
+                for one in (claim.host_key, claim.machine_id):
+                    found[one].append(name)
+        return found
+
 
 def read(api: KubeApi, names: Names, known_hosts: Path) -> Known:
     """Everything, as it is now. Raises ApiError and GpuBurninError."""
@@ -57,11 +80,10 @@ def doubts(enrolment: Enrolment, claim: Claim, known: Known, port: int = kh.DEFA
     if entry is None:
         return (f"{name}: the ledger has no entry for it; add it to the inventory and run site.yml, or refuse it",)
     found: list[str] = []
-    for other, its in sorted(known.entries.items()):
-        if other != name and claim.host_key == its.spec.identity.host_key:
-            found.append(f"{name}: its host key is that of {other}; make new ones on it (rm /etc/ssh/ssh_host_*)")
-        if other != name and claim.machine_id == its.spec.identity.machine_id:
-            found.append(f"{name}: its machine id is that of {other}; one of them is a copy of the other's disk")
+    for other in _others(known.owners, name, claim.host_key):
+        found.append(f"{name}: its host key is that of {other}; make new ones on it (rm /etc/ssh/ssh_host_*)")
+    for other in _others(known.owners, name, claim.machine_id):
+        found.append(f"{name}: its machine id is that of {other}; one of them is a copy of the other's disk")
     found += _twins(enrolment, claim, known)
     for address in entry.spec.identity.addresses:
         key = kh.HostKey(*claim.host_key.split())
@@ -81,35 +103,46 @@ def doubts(enrolment: Enrolment, claim: Claim, known: Known, port: int = kh.DEFA
 
 
 def _twins(enrolment: Enrolment, claim: Claim, known: Known) -> Iterable[str]:
-    """Other machines that enrolled and are this one, or a copy of it. Pure."""
-    for other in sorted(known.enrolments.keys() - {enrolment.name}):
-        try:
-            its = claim_of(known.enrolments[other], lambda *_: True)
-        except EnrolmentError:
-            continue
-        if claim.host_key == its.host_key or claim.machine_id == its.machine_id:
+    """Other machines that enrolled and are this one, or a copy of it: not who only says so. Pure but for signatures."""
+    for other in _others(known.claimants, enrolment.name, claim.host_key, claim.machine_id):
+        with suppress(EnrolmentError):
+            claim_of(known.enrolments[other])
             yield (
                 f"{enrolment.name}: {other} enrolled with the same host key or machine id; one is a copy of "
                 "the other's disk, or somebody has both tokens: refuse both"
             )
 
 
-def answering(entry: NodeAdmission, claim: Claim, known_hosts: Path, port: int = kh.DEFAULT_PORT) -> str:
-    """Why the key that answers at the node's address is not the machine's, "" where it is.
+def _others(nodes: Mapping[str, list[str]], name: str, *of: str) -> list[str]:
+    """The nodes of one of these, but for this one."""
+    return sorted({other for one in of for other in nodes.get(one, ())} - {name})
+
+
+def answering(known: Known, nodes: Iterable[str], port: int = kh.DEFAULT_PORT) -> Mapping[str, str]:
+    """Why the key that answers at a node's address is not its machine's, "" where it is; nothing of a node that has no
+    claim, which approve() says. All are asked at the same time: one that is silent holds up no other.
 
     That is what trust at first contact means: whoever is at the address is the node. No login is needed.
     """
     # SSH is the image's: who approves the machines of an attached cluster has none.
     from gpu_burnin.fleet.ssh import probe
 
-    address = _address(entry)
-    if address is None:
-        return f"{entry.name}: the ledger has no address of it; run site.yml"
-    target = Target(entry.name, address, port, fingerprint=claim.fingerprint)
-    [result] = probe([target], known_hosts, write=False)
-    if result.key is not None and result.key.line == claim.host_key:
-        return ""
-    return "; ".join(str(problem) for problem in result.problems) or f"{entry.name}: another key answers at its address"
+    found, claims, targets = dict[str, str](), dict[str, Claim](), list[Target]()
+    for node in nodes:
+        with suppress(KeyError, EnrolmentError):
+            address = _address(known.entries[node])
+            # Who signed it, approve() asks.
+            claims[node] = claim_of(known.enrolments[node], lambda *_: True)
+            if address is None:
+                found[node] = f"{node}: the ledger has no address of it; run site.yml"
+            else:
+                targets.append(Target(node, address, port, fingerprint=claims[node].fingerprint))
+    for result in probe(targets, known.hosts.path, write=False):
+        node = result.target.name
+        found[node] = "; ".join(map(str, result.problems)) or f"{node}: another key answers at its address"
+        if result.key is not None and result.key.line == claims[node].host_key:
+            found[node] = ""
+    return found
 
 
 def approve(
@@ -176,8 +209,10 @@ def decide(api: KubeApi, names: Names, enrolment: Enrolment, decision: Decision)
 
 
 def refuse(api: KubeApi, names: Names, node: str, decision: Decision) -> None:
-    """Refuse a machine, also one that has not come yet, and take its token back. Raises EnrolmentError and ApiError.
+    """Refuse a machine, also one that has not come yet, whose token is taken back. Raises EnrolmentError and ApiError.
 
+    One that has come reads with its token that it was refused, and why; the decision has ended all else that it was
+    good for.
     One that is a node of the cluster already keeps its certificate: `muster node quarantine` ends its work.
     """
     found = api.find(enrolments_path(names, node), f"read the {ENROLMENT_KIND} of {node}")
@@ -185,7 +220,8 @@ def refuse(api: KubeApi, names: Names, node: str, decision: Decision) -> None:
         raise EnrolmentError(f"{node}: it was given no token; there is nothing to refuse")
     enrolment = parse_enrolment(found)
     decide(api, names, enrolment, decision)
-    withdraw(api, enrolment.spec.token)
+    if not enrolment.spec.claim:
+        withdraw(api, enrolment.spec.token)
 
 
 def _address(entry: NodeAdmission) -> str | None:

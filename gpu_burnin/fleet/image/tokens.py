@@ -60,8 +60,6 @@ def mint(
             f"{node}: a machine has enrolled as it already, and {stands} (muster image enrolments); to have another "
             "one take its place, give --again"
         )
-    if old is not None:
-        withdraw(api, old.spec.token)
     token, secret = ("".join(draw(_ALPHABET) for _ in range(length)) for length in (6, 16))
     handed, ends = Handed(node, token, secret), now + timedelta(seconds=lifetime_s)
     # First the enrolment: a token that no enrolment names is good for nothing.
@@ -77,6 +75,9 @@ def mint(
         raise EnrolmentError(
             f"{node}: its enrolment changed meanwhile ({error}); look at it, and run this again"
         ) from error
+    # After it: a machine that comes in this very moment is told of above, and still has its token.
+    if old is not None:
+        withdraw(api, old.spec.token)
     api.create(SECRETS, secret_of(handed, ends), f"make a token for {node}")
     return handed
 

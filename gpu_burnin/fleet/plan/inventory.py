@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 from gpu_burnin.errors import GpuBurninError, install_hint
 from gpu_burnin.fleet.plan.given import Given
 from gpu_burnin.system.codec import Misfit, from_json
+from gpu_burnin.system.temporary_folder import temporary_folder
 
 _MOST_S = 600
 _T = TypeVar("_T")
@@ -33,8 +33,8 @@ def ask(kind: type[_T], action: str, inventory: Sequence[str], options: Mapping[
     `options` are the action's, `refused` begins the sentence where it fails. Raises GpuBurninError.
     """
     beside = Path(sys.executable).with_name("ansible")
-    with tempfile.TemporaryDirectory(prefix="muster-plan-") as folder:
-        dest = Path(folder) / "given.json"
+    with temporary_folder("muster-given") as folder:
+        dest = folder / "given.json"
         sources = [word for source in inventory for word in ("-i", source)]
         command = [str(beside) if beside.exists() else "ansible", *sources, "localhost", "-m", f"muster.fleet.{action}"]
         # The inventory may give localhost another connection; nothing is connected to.

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from gpu_burnin.fleet.roll.batches import batches
 from gpu_burnin.fleet.waves.workers import CORE_WORKERS
 
-# Processor seconds of the controller for a node that gets all of it, and for one that is as asked.
+# Processor seconds of the controller for a node that gets all of it.
 COLD_CPU_S = 9.0
-CONVERGED_CPU_S = 5.6
 # Until a node's shard is through, with nothing else to do: its tasks one after the other, without the burn-in.
 COLD_LATENCY_S = 480.0
 # The burn-in of level standard, which no processor of the controller waits for.

@@ -25,8 +25,8 @@ def planned(roll: Roll, workers: Workers) -> list[str]:
     lines = [
         f"{roll.order.playbook} on {_nodes(len(roll.hosts))} in {_count(len(roll.waves), 'wave')} of "
         f"{_count(shards, 'shard')}, {workers.count} at a time ({'; '.join(workers.bounds)})",
-        f"it stops when {roll.order.most_failed} of the nodes tried have failed; a burn-in's FAIL is a result, and a "
-        "node that does not answer is left behind",
+        f"it stops when {_limit(roll.order.most_failed)} of the nodes tried have failed; a burn-in's FAIL is a result, "
+        "and a node that does not answer is left behind",
     ]
     rows = []
     for number, wave in enumerate(roll.waves, 1):
@@ -139,6 +139,11 @@ def minutes(seconds: float | None) -> str:
     if seconds is None:
         return ""
     return f"about {duration(seconds)} left"
+
+
+def _limit(most_failed: str) -> str:
+    """A count is reached, a share is passed: plan.stop."""
+    return f"more than {most_failed}" if most_failed.endswith("%") else most_failed
 
 
 def _nodes(count: int) -> str:

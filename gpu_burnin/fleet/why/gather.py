@@ -41,8 +41,8 @@ class Gathered:
     events: list[Object] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     records: dict[str, NodeAdmission | None] = field(default_factory=dict)
-    # By node without one: why, as far as its agent's enrolment says.
-    unlisted: dict[str, str] = field(default_factory=dict)
+    # By node of which no record could be read: why, in a sentence.
+    unread: dict[str, str] = field(default_factory=dict)
 
     def take(self, read: Callable[[], Iterable[Entry]]) -> None:
         """Take the entries of a source; what cannot be read is said, and hides no other."""
@@ -73,13 +73,14 @@ def add_node(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdmi
     except ApiError as error:
         if error.status != FORBIDDEN:
             raise
-        found.missing.append(
-            f"what happened to {node}: your rights show no nodes; whoever runs the fleet can ask `muster why {node}`"
-        )
+        whom = f"whoever runs the fleet can ask `muster why {node}`"
+        found.missing.append(f"what happened to {node}: your rights show no nodes; {whom}")
+        found.unread[node] = f"{node}: your rights do not show how it stands; {whom}"
         return None
     if record is None:
-        found.missing.append(f"{node} has no NodeAdmission that can be read: what the admitter did is not known")
-        found.unlisted[node] = _why_unlisted(api, names, node)
+        found.missing.append(f"what the admitter did with {node}, since it has no NodeAdmission that can be read")
+        if node not in found.unread:
+            found.unread[node] = f"{node} has no NodeAdmission: {_why_unlisted(api, names, node)}"
     else:
         found.entries += of_admission(record)
         # What people ask has no code, and no second teller.
@@ -98,9 +99,10 @@ def add_node(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdmi
 
 
 def _why_unlisted(api: KubeApi, names: Names, node: str) -> str:
-    """Why a node of an attached cluster has no NodeAdmission; "" in a built one, and where that cannot be read."""
-    if _mode(api) in (None, Mode.BUILT):
-        return ""
+    """Why a node has no NodeAdmission, or what to do about that."""
+    mode = _mode(api)
+    if mode is None or mode is Mode.BUILT:
+        return remedies.UNLISTED if mode is None else remedies.admit(node, mode)
     try:
         return why_unlisted(node, api.find(enrolments_path(names, node), f"read the NodeEnrolment of {node}"))
     except ApiError as error:
@@ -117,6 +119,7 @@ def record_of(found: Gathered, api: KubeApi, names: Names, node: str) -> NodeAdm
             found.records[node] = parse(document) if document else None
         except RecordError as error:
             found.missing.append(str(error))
+            found.unread[node] = str(error)
             found.records[node] = None
     return found.records[node]
 

@@ -115,7 +115,7 @@ def _of_node(api: KubeApi, names: Names, node: str, files: Files, since: datetim
     if record is not None and is_braked(record):
         # It is at work, so that nothing took it out: what should have is explained.
         effect = max((one for one in found.entries if one.what in _FOUND), key=lambda one: one.at, default=effect)
-    stands = _stands(node, record, found.unlisted.get(node, ""), now)
+    stands = found.unread[node] if record is None else _stands(node, record, now)
     return put_together(Asked(node, "node", "", node), node, stands, found, effect, api, now, since)
 
 
@@ -169,10 +169,8 @@ def _events_of_pods(api: KubeApi, namespace: str, names: frozenset[str]) -> dict
     return found
 
 
-def _stands(node: str, record: NodeAdmission | None, unlisted: str, now: datetime) -> str:
+def _stands(node: str, record: NodeAdmission, now: datetime) -> str:
     """What was found, what people ask, and what comes next or keeps it from coming, in this order."""
-    if record is None:
-        return f"{node} has no NodeAdmission{f': {unlisted}' if unlisted else ''}"
     status = record.status
     why = ": ".join(part for part in (status.code, status.message) if part)
     since = f" since {status.since}" if status.since else ""

@@ -87,10 +87,12 @@ def _look(api: Api, handed: Handed, claim: Claim, sign: Callable[[bytes], str], 
         try:
             api.say(claim, sign(claim.canonical()))
         except ApiRefused as error:
-            if error.status != _FORBIDDEN:
+            # Whoever was first: that is what is read now. Where nobody was, the server does not let anybody speak.
+            enrolment = api.enrolment()
+            if error.status != _FORBIDDEN or (not enrolment.spec.claim and enrolment.spec.decision is None):
                 raise
-        # Whoever was first: that is what is read now.
-        enrolment = api.enrolment()
+        else:
+            enrolment = api.enrolment()
     decision = enrolment.spec.decision
     if decision is not None and not decision.approved:
         raise refused(f"{handed.node}: this machine was refused by {decision.who}: {decision.why}")

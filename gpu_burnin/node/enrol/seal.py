@@ -55,7 +55,10 @@ _SEARCHED = ("boot", "etc", "root", "home", "srv", "var/lib", "usr/local/etc")
 # What container images hold is theirs, and the same for everybody.
 _NOT_SEARCHED = "var/lib/containerd"
 _MOST_BYTES = 1 << 20
-_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|client-key-data: *\S|[a-z0-9-]:[a-z0-9]{6}\.[a-z0-9]{16}\s")
+# The last one is a token as machines are given it, also within quotes, and at the end of a file.
+_KEY = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|client-key-data: *\S|[a-z0-9]:[a-z0-9]{6}\.[a-z0-9]{16}(?![A-Za-z0-9_.-])"
+)
 # Where user-data is written, and host keys: the second name is that of newer versions.
 _CLOUD_INIT_UNITS = "cloud-init.service cloud-init-network.service"
 _UNITS = {
@@ -78,8 +81,9 @@ WantedBy=multi-user.target
 [Unit]
 Description=Say who this machine is, and wait until it is let in as a node
 ConditionPathExists=!/var/lib/muster-enrol/enrolled
-Wants=network-online.target
-After=network-online.target muster-host-keys.service {_CLOUD_INIT_UNITS}
+# Each start of this tries the keys again; and no id that is only in memory is told.
+Wants=network-online.target muster-host-keys.service
+After=network-online.target muster-host-keys.service systemd-machine-id-commit.service {_CLOUD_INIT_UNITS}
 OnSuccess=muster-enrolled.service
 StartLimitIntervalSec=0
 

@@ -23,6 +23,8 @@ from gpu_burnin.system.own_name import host_name
 MANIFEST = "etc/muster/image.json"
 # Units that need the node's name wait for this file.
 DONE = "enrolled"
+# Begun: the node that the files are being written for. What a cut has left half is no image any more.
+_BEGUN = "becomes"
 _CERTIFICATE = "kubelet-client-enrolled.pem"
 SCHEMA = "muster-image/v1"
 
@@ -82,6 +84,7 @@ def settle(
         ) from error
     written = []
     try:
+        _begin(state_dir / _BEGUN, enrolled)
         for name in manifest.files:
             path = root / name
             before = read_bytes(path)
@@ -103,3 +106,19 @@ def settle(
             f"{enrolled.node}: cannot become this node ({error}); mend that, and start muster-enrol.service again"
         ) from error
     return tuple(written)
+
+
+def _begin(path: Path, enrolled: Enrolled) -> None:
+    """Note which node the files are written for. Raises EnrolmentError where a cut has left those of another."""
+    decision = enrolled.decision
+    wanted = f"{enrolled.node} {decision.address} {decision.pod_range}\n".encode()
+    try:
+        before = read_bytes(path)
+    except FileNotFoundError:
+        write_atomic(path, wanted)
+        return
+    if before != wanted:
+        raise EnrolmentError(
+            f"{enrolled.node}: this machine was cut while it became {before.decode(errors='replace').strip()}, so its "
+            "files are neither's: write the image to its disk anew, or let it in as that one"
+        )

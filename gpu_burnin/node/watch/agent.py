@@ -237,9 +237,9 @@ class Agent:
         """The heartbeat says that the GPUs are watched: none comes while a thread that sees hangs."""
         if self._first_vitals_due_s is None:
             self._first_vitals_due_s = self._nvml_limit_s(now_s)
-        read = self._vitals_due_s is not None
+        read = self._vitals_due_s is not None and self._log_turns.begun
         stuck = "NVML hangs" if now_s > (self._vitals_due_s or self._first_vitals_due_s) else ""
-        if read and not stuck and self._log_turns.since_s() > _LOG_SILENT_S:
+        if not stuck and self._log_turns.since_s() > _LOG_SILENT_S:
             stuck = "reading the kernel log hangs"
         self._log_once("stuck", stuck and f"no heartbeat is sent, since nobody watches: {stuck}")
         if read and not stuck:

@@ -19,17 +19,18 @@ from gpu_burnin.system.clock import rfc3339
 
 
 class Turns:
-    """How long ago a thread last went round: it turns, others ask."""
+    """How long ago a thread last went round: it turns, others ask. `begun`: it has."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._last_s = clock, -math.inf
+        self._clock, self._last_s = clock, clock()
+        self.begun = False
 
     def turn(self) -> None:
         """Once more."""
-        self._last_s = self._clock()
+        self._last_s, self.begun = self._clock(), True
 
     def since_s(self) -> float:
-        """Seconds since the last turn; infinity before the first."""
+        """Seconds since the last turn; before the first, since it could have come."""
         return self._clock() - self._last_s
 
 

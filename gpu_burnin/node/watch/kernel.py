@@ -14,6 +14,8 @@ from gpu_burnin.telemetry.kmsg import EventReader, XidEvent, count_gaps, parse_r
 
 _RECORD_SIZE_BYTES = 8192
 _FILE_POLL_S = 1.0
+# A log that is written faster than it is read has no end: so many records, and they are told.
+_MOST_AT_ONCE = 1000
 # How long until a log that cannot be read is tried again.
 RETRY_S = 30.0
 
@@ -71,14 +73,20 @@ def _records(fd: int, sleep: Callable[[float], object]) -> Iterator[Read]:
     expected: int | None = None
     events: list[XidEvent] = []
     reader = EventReader()
-    lost, again = 0, True
+    lost, again, left = 0, True, _MOST_AT_ONCE
     while True:
+        if left == 0:
+            yield Read(tuple(events), lost, again=again)
+            events, lost, left = [], 0, _MOST_AT_ONCE
+            sleep(0.0)
+        left -= 1
         try:
             record = parse_record(os.read(fd, _RECORD_SIZE_BYTES).decode(errors="replace"))
         except BlockingIOError:
             if again or events or lost:
                 yield Read(tuple(events), lost, again=again)
                 events, lost, again = [], 0, False
+            left = _MOST_AT_ONCE
             _wait(fd, sleep)
             continue
         except OSError as error:

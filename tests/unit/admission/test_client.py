@@ -136,3 +136,13 @@ def test_a_server_below_a_path_is_asked_there(api: FakeApi, kube: KubeApi, tmp_p
     with pytest.raises(NotFound):
         KubeApi(tmp_path / "below").get("/api/v1/nodes/gpu-1")
     assert api.requests[-1][1].startswith("/clusters/one/api/v1/nodes/gpu-1")
+
+
+def test_a_document_is_a_kubeconfig_too_and_its_token_is_in_no_error(api: FakeApi, tmp_path: Path) -> None:
+    made = yaml.safe_load(api.kubeconfig(tmp_path / "kubeconfig").read_text())
+    made["users"][0]["user"] = {"token": "geheim"}
+    api.put_node(make_node())
+    assert KubeApi(made).node("gpu-1") is not None
+    with pytest.raises(ApiError, match=r"^cannot use the kubeconfig \(") as error:
+        KubeApi({**made, "current-context": "another"})
+    assert "geheim" not in str(error.value)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.provision import Provisioned, Wanted, pin, provision
 from gpu_burnin.api.enrolment import EnrolmentSpec, enrolment_document
+from gpu_burnin.api.heartbeat import Heartbeat, heartbeat_document
 from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Identity
 from tests.support.admission_helpers import make_node
@@ -36,6 +39,33 @@ def test_an_enrolment_goes_with_its_node(api: FakeApi, kube: KubeApi) -> None:
         api.put("nodeenrolments", enrolment_document(name, EnrolmentSpec("abcdef", "x"), NAMES))
     provisioned(kube, "gpu-2")
     assert list(api.objects["nodeadmissions"]) == list(api.objects["nodeenrolments"]) == ["gpu-2"]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_comes_under_a_name_while_its_entry_goes_stays(api: FakeApi, kube: KubeApi, *, anew: bool) -> None:
+    """Somebody takes the node in again: a token for it, changed or `anew`, and its agent's word are no rest of before.
+    What the others left goes."""
+    provisioned(kube, "gpu-1", "gpu-2")
+
+    def put(name: str, token: str) -> None:
+        api.put("nodeenrolments", enrolment_document(name, EnrolmentSpec(token, "x"), NAMES))
+        api.put("agentheartbeats", heartbeat_document(name, Heartbeat(token, "", ""), NAMES))
+
+    for name in ("gpu-1", "gpu-2"):
+        put(name, "before")
+    remaining = api.remove
+
+    def remove(resource: str, key: str) -> None:
+        remaining(resource, key)
+        if (resource, key) == ("nodeadmissions", "gpu-1"):
+            for kind in ("nodeenrolments", "agentheartbeats") if anew else ():
+                remaining(kind, key)
+            put(key, "since")
+
+    api.remove = remove  # type: ignore[method-assign]
+    assert dict(provisioned(kube).acts) == {"gpu-1": "removed", "gpu-2": "removed"}
+    assert api.objects["nodeenrolments"]["gpu-1"]["spec"]["token"] == "since"
+    assert list(api.objects["nodeenrolments"]) == list(api.objects["agentheartbeats"]) == ["gpu-1"]
 
 
 def test_pinning_writes_key_and_machine_and_nothing_else(api: FakeApi, kube: KubeApi) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from gpu_burnin.cli.program import EXTRA_OF
 from tests.support.clocks import PATIENCE_S
+
+ROOT = Path(__file__).resolve().parents[3]
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +113,38 @@ def test_what_researchers_run_names_the_extra_that_brings_no_more_than_they_need
     for command, (code, errors) in answers(["kubernetes"], *commands).items():
         assert (code, "pip install '.[launch]'" in errors) == (2, True), (command, errors)
     assert "pip install '.[controller]'" in answers(["kubernetes"], "muster status")["muster status"][1]
+
+
+def test_the_extra_of_researchers_is_enough_for_them_and_others_are_named_theirs(tmp_path: Path) -> None:
+    """With it alone each command of theirs comes as far as the kubeconfig."""
+    (tmp_path / "train.py").write_text("")
+    given = f"--kubeconfig {tmp_path}/none"
+    theirs = (
+        f"muster run {tmp_path}/train.py --team vision --image x {given}",
+        f"muster logs vision/bert {given}",
+        f"muster why vision/bert {given}",
+        f"muster teams {given}",
+    )
+    others = {
+        f"muster attach --image a/b:1 --gpu-nodes c=d --render {tmp_path}/made": "controller",
+        f"muster webhook --attached {tmp_path} --ca {tmp_path}": "admitter",
+        f"muster scaler --config {tmp_path}/none": "admitter",
+    }
+    found = answers([module for module in EXTRA_OF if module != "kubernetes"], *theirs, *others)
+    for command in theirs:
+        code, errors = found[command]
+        assert code == 2 and f"{tmp_path}/none" in errors and "not installed" not in errors, (command, errors)
+    for command, extra in others.items():
+        code, errors = found[command]
+        assert code == 2 and f"cryptography is not installed; pip install '.[{extra}]'" in errors, (command, errors)
+
+
+def test_every_package_of_an_extra_is_known_by_its_module() -> None:
+    """Those that are run as programs, or that no command imports by itself, have none."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = (one for name in ("node", "controller", "admitter", "launch") for one in extras[name] if "[" not in one)
+    names = {re.split("[>=<]", one)[0].replace("nvidia-ml-py", "pynvml").replace("-", "_") for one in wanted}
+    assert names - {"ansible_core", "pip", "setuptools"} == set(EXTRA_OF)
 
 
 def test_whoever_attaches_needs_neither_ansible_nor_ssh(tmp_path: Path) -> None:

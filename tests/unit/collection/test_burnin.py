@@ -46,6 +46,9 @@ def status(
         (evidence(this_boot=False), {}, False, True, "started again"),
         (evidence(problem="it is not signed"), {}, False, True, "it is not signed"),
         (evidence(level="quick"), {}, False, True, "this boot passed at quick; standard is required"),
+        # A test of the idle node came after the pass that the join needed.
+        (evidence(level="quick", passed_level="standard"), {}, False, False, "a pass of this boot exists"),
+        (evidence(level="quick", passed_level="quick"), {}, False, True, "this boot passed at quick"),
         (evidence(level="extended"), {}, False, False, "a pass of this boot exists"),
         (evidence(), {"gate_open": False}, False, True, "does not accept"),
         (evidence(), {"gate_open": False, "revoked": "by hand"}, False, False, "closed by hand or by the cluster"),

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_fleet as fleets
 from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -171,11 +172,11 @@ def test_an_upgrade_asks_for_pods_only_where_kubelet_changes_its_minor(state: Pa
         return tuple(pod.name for pod in Cluster.of(kubeconfig, "muster.dev").pods(node))
 
     if wanted == "1.36.3":
-        fleet = rules.fleet_of({"gpu_nodes": ["gpu-1"]}, facts, work)
+        fleet = fleets.fleet_of({"gpu_nodes": ["gpu-1"]}, facts, work)
         assert rules.plan(fleet, "nodes").phases["nodes"] == ("gpu-1",)
     else:
         with pytest.raises(GpuBurninError, match=r"Unauthorized.*has ended.*site\.yml renews"):
-            rules.fleet_of({"gpu_nodes": ["gpu-1"]}, facts, work)
+            fleets.fleet_of({"gpu_nodes": ["gpu-1"]}, facts, work)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as et
 from ansible_collections.muster.fleet.plugins.module_utils.etcd.api import Health
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host.systemd_unit import parse_show
-from ansible_collections.muster.fleet.plugins.module_utils.kube.upgrade_rules import host_of
+from ansible_collections.muster.fleet.plugins.module_utils.kube.upgrade_fleet import host_of
 from ansible_collections.muster.fleet.plugins.modules import upgrade_facts
 from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import ADMITTER, program
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions import parse
 from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
-from ansible_collections.muster.fleet.plugins.module_utils.kube.upgrade_rules import Fleet, Host, Plan, Program
+from ansible_collections.muster.fleet.plugins.module_utils.kube.upgrade_fleet import Fleet, Host, Program
+from ansible_collections.muster.fleet.plugins.module_utils.kube.upgrade_rules import Plan
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import report
 
 SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")

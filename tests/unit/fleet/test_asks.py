@@ -199,3 +199,16 @@ def test_pause_and_resume_are_safe_to_run_twice(api: FakeApi, tmp_path: Path) ->
     assert "in place of the pause of" in run(api, tmp_path, "pause", "--reason", "cooling").stdout
     assert "the pause of muster:admin (cooling) is over" in run(api, tmp_path, "resume").stdout
     assert api.objects["configmaps"] == {}
+
+
+def test_a_pause_that_is_thrown_while_another_one_ends_stays(api: FakeApi, tmp_path: Path) -> None:
+    run(api, tmp_path, "pause", "--reason", "cooling")
+
+    def meanwhile(path: str) -> None:
+        api.before_write = lambda _: None
+        api.merge("configmaps", "muster-system/muster-pause", {"data": {"who": "ann", "why": "smoke"}})
+
+    api.before_write = meanwhile
+    done = run(api, tmp_path, "resume")
+    assert "somebody else changed it just now" in str(done.exception)
+    assert api.objects["configmaps"]["muster-system/muster-pause"]["data"]["why"] == "smoke"

@@ -247,7 +247,11 @@ def test_a_state_of_a_newer_version_and_no_status_are_told(api: FakeApi, tmp_pat
     api.put("nodeadmissions", {"metadata": {"name": "gpu-21"}, "spec": {}})
     found = {row.name: row for row in read(api, tmp_path).rows}
     assert found["gpu-20"].state == "unknown" and "resting" in found["gpu-20"].message
-    assert found["gpu-20"].needs_person
+    assert found["gpu-20"].needs_person and "use a muster of the cluster's version" in found["gpu-20"].message
+    # As a definition without a schema would have kept it.
+    api.put("nodeadmissions", {**admission("gpu-20"), "status": {"state": "ready", "next": "tested"}})
+    (torn,) = (row for row in read(api, tmp_path).rows if row.name == "gpu-20")
+    assert torn.state == "unknown" and torn.message.startswith("its NodeAdmission cannot be read (next: not an object")
     assert found["gpu-21"].state == "new" and found["gpu-21"].proven == ""
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.node.gate import GateClosed
 from gpu_burnin.node.prepare import Prepared, RunOptions, check_options, plan_options, planned, prepare, wanted_checks
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import KEYS, Expectations, expectations_of, parse, parse_arguments
@@ -77,6 +78,23 @@ def test_a_run_that_expects_something_else_than_the_configuration_is_no_pass() -
     found = prepared(config, expect=Expectations(gpus=4, power_limit_w=700.0))
     assert expectations_of(found.plan.options).gpus == 4
     assert found.shortfalls == ("the run expects gpus 4, this host's configuration 8",)
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_lower_level_takes_nothing_from_a_pass_that_stands(stands: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of idle nodes are of level quick, where the nodes' own is standard."""
+
+    def check_gate(_: Config) -> None:
+        if not stands:
+            raise GateClosed("gpu-1: closed: the verdict of run 1 is FAIL", 1)
+
+    monkeypatch.setattr("gpu_burnin.node.prepare.check_gate", check_gate)
+    config = Config(state_dir=STATE, level="standard")
+    found = prepared(config, level="quick").shortfalls
+    assert len(found) == (not stands) and all("the level quick is less than standard" in one for one in found)
+    fewer = prepared(config, level="quick", gpus=("0",)).shortfalls
+    assert len(fewer) == 1 + (not stands), "what else is less stays so"
+    assert prepared(config).shortfalls == prepared(config, level="extended").shortfalls == ()
 
 
 @pytest.mark.parametrize(

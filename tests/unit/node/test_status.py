@@ -59,6 +59,15 @@ def test_a_node_without_a_run(config: Config, root: Path) -> None:
     assert "no burn-in has been completed here" in render(found)
 
 
+def test_a_run_that_tested_nothing_is_told(config: Config, root: Path) -> None:
+    found = read_status(config, root)
+    ended = replace(found, unit=status.Unit("gpu-burnin-run.service", running=False, last_lines="no GPU can be tested"))
+    assert "gpu-burnin-run.service left no evidence of this boot: no GPU can be tested" in " ".join(
+        render(ended, 200).split()
+    )
+    assert "left no evidence" not in render(found, 200)
+
+
 def test_the_newest_evidence_with_what_its_report_says(config: Config, statement: Statement, root: Path) -> None:
     put_run(config, statement)
     newest = put_run(config, replace(statement, verdict=Verdict.FAIL), warnings=(WARNING,))
@@ -87,6 +96,24 @@ def test_the_newest_evidence_with_what_its_report_says(config: Config, statement
     }  # fmt: skip
     assert document["evidence"]["reasons"] == [to_json(REASON)]
     assert document["schema"] == "muster-node-status/v1"
+
+
+@pytest.mark.parametrize(
+    ("runs", "passed"),
+    [
+        ((("PASS", "standard"), ("PASS", "quick"), ("PASS", "quick")), "standard"),
+        ((("PASS", "standard"), ("FAIL", "quick"), ("PASS", "quick")), "quick"),
+        ((("PASS", "extended"), ("INCONCLUSIVE", "quick")), ""),
+    ],
+)
+def test_the_level_of_the_passes_that_stand_is_told(
+    config: Config, statement: Statement, root: Path, runs: tuple[tuple[str, str], ...], passed: str
+) -> None:
+    put_run(config, replace(statement, level="extended", boot_id="99999999-2222-3333-4444-555555555555"))
+    for verdict, level in runs:
+        put_run(config, replace(statement, verdict=Verdict(verdict), level=level))
+    evidence = read_status(config, root).evidence
+    assert evidence is not None and (evidence.passed_level, evidence.level) == (passed, runs[-1][1])
 
 
 def test_a_report_of_the_first_version_has_no_warnings_and_no_page(

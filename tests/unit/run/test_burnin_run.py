@@ -95,6 +95,20 @@ def test_less_than_the_configuration_asks_is_never_a_pass(node: Node) -> None:
     assert "1 of 2 GPUs" in said
 
 
+@pytest.mark.soak
+def test_a_lower_level_passes_while_the_gate_is_open_and_never_opens_it(node: Node) -> None:
+    """As tests of idle nodes do, with real runs; what makes it one is in tests/unit/node/test_run_options.py."""
+    node.configure(checks=["state"], level="standard")
+    assert node.run("--level", "quick")[0] == 3
+    assert node.run()[0] == 0
+    code, report, _ = node.run("--level", "quick")
+    assert (code, report["level"], report["verdict"]) == (0, "quick", "PASS")
+    assert node.call("gate")[0] == 0
+    (node.store.root / "revoked").write_text("XID 79\n")
+    assert node.run("--level", "quick")[0] == 3
+    assert node.call("gate")[0] == 1
+
+
 @pytest.mark.slow
 def test_injected_fault_is_found_and_leaves_no_evidence(node: Node) -> None:
     node.configure(checks=["hbm"], host_key="/none")

@@ -28,3 +28,18 @@ def test_the_extra_that_brings_cupy_and_cuda_is_that_of_the_driver(
 def test_who_has_no_gpu_is_sent_to_the_demo() -> None:
     with pytest.raises(GpuBurninError, match=r"not found; `gpu-burnin demo` shows the program without a GPU$"):
         choose_backend("auto", Found(error="libnvidia-ml.so.1 was not found"))
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (Found(error="NVML did not answer within 60 s"), 3),
+        (Found(simulated=False), 3),
+        (Found((Gpu(0, "GPU-0", "", "", "", "", 0, ""),)), 2),
+    ],
+)
+@pytest.mark.parametrize("asked", ["auto", "cuda"])
+def test_a_driver_that_is_not_there_is_no_mistake_of_who_asks(found: Found, code: int, asked: str) -> None:
+    with pytest.raises(GpuBurninError) as caught:
+        choose_backend(asked, found)
+    assert caught.value.exit_code == code

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.decide import decide
+from gpu_burnin.admission.decide.retest import before_others_until
+from gpu_burnin.admission.service.cache import Records
 from gpu_burnin.admission.view import Budget, Evidence, View
 from gpu_burnin.api.agent_note import AgentNote, Answer, Maintenance, Revoking, Warned, read_request
 from gpu_burnin.api.evidence import Statement
@@ -115,6 +117,38 @@ def test_a_pod_that_came_before_the_request_ends_the_test() -> None:
     assert found.request == "" and found.decision.status.request is None
     after = found.decision.status.next
     assert after and after.what == "asked for a test again" and "pod" in after.why
+
+
+def test_a_request_of_which_nobody_can_read_when_it_began_has_an_end() -> None:
+    record = waiting().record
+    assert record is not None and record.status.request is not None
+    request = replace(record.status.request, since="yesterday")
+    torn = replace(record, status=replace(record.status, request=request))
+    found = seen(changed(waiting(), record=torn, test=""), SETTLED)
+    assert found.request == "" and found.decision.status.request is None
+    kept = {"status": {"state": "testing", "request": {"level": "quick", "since": "yesterday"}}}
+    records = Records(RULES.names, RULES)
+    records.put({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, **kept})
+    assert records.under_test() == set()
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "first"),
+    [
+        ("2026-11-21T11:59:00Z", "", True),
+        ("2026-11-21T11:59:00Z", "2026-11-21T11:59:30Z", False),
+        ("2026-11-21T10:59:00Z", "2026-11-22T12:00:00Z", False),
+        ("2026-11-21T11:59:00Z", "some day", True),
+        ("yesterday", "", False),
+        ("yesterday", "2026-11-22T12:00:00Z", False),
+        ("", "", False),
+    ],
+)
+def test_a_test_that_a_person_asks_for_is_before_those_with_others_for_an_hour(
+    since: str, until: str, *, first: bool
+) -> None:
+    """One whose begin nobody can read would be for ever."""
+    assert (before_others_until({"since": since, "until": until}) > NOW) == first
 
 
 def test_an_agent_that_is_busy_is_asked_again_later() -> None:

@@ -96,6 +96,32 @@ def test_a_record_that_somebody_refuses_to_have_written_is_given_up_and_told() -
     assert "gpu-1" not in made.service.candidates.budgets.between
 
 
+def test_those_whose_results_nobody_may_write_are_tested_again_after_a_rest() -> None:
+    """Else they, of whom nothing is known, were in one test after the other that comes to nothing."""
+    made = fleet(2)
+
+    def refuses(path: str, patch: list[dict[str, Any]]) -> None:
+        if path.startswith(RECORD):
+            raise ApiError("a policy of others", 403)
+
+    def begun() -> int:
+        return made.said.getvalue().count("are tested with each other")
+
+    before_each_write(made, refuses)
+    made.go_on(15)
+    # decide() takes the requests at their end, which is before that.
+    for name in made.hosts:
+        made.annotate(name, NAMES.fabric_test, None)
+    made.now_s += 600
+    made.go_on(10)
+    assert begun() == 1 and "given up, what it found of " in made.said.getvalue()
+    made.now_s += made.service.again_s - 30
+    made.go_on(10)
+    assert begun() == 1
+    made.go_on(15)
+    assert begun() == 2
+
+
 def test_a_request_that_cannot_be_taken_away_is_given_up() -> None:
     made = fleet(2)
 

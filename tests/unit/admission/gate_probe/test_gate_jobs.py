@@ -12,10 +12,12 @@ import pytest
 
 from gpu_burnin.admission.client import ApiError, KubeApi
 from gpu_burnin.admission.gate_probe import numbers
-from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, probe
-from gpu_burnin.admission.gate_probe.jobs import Jobs, Queue, look, queue_of, ready
+from gpu_burnin.admission.gate_probe import probe as module
+from gpu_burnin.admission.gate_probe.ask import Gate, NotAsked, leases, probe
+from gpu_burnin.admission.gate_probe.jobs import SERVICES, Jobs, Queue, queue_of, queues, ready
 from gpu_burnin.admission.gate_probe.state import State
 from gpu_burnin.api.jobs import whole
+from gpu_burnin.api.names import SYSTEM_NAMESPACE
 from tests.support.gate_answers import HASH, OTHER, REFUSED, Api, line
 
 POLICIES = line("ValidatingAdmissionPolicy", HASH)
@@ -64,22 +66,68 @@ class Queues(Api):
         return self._found
 
 
-def looked(found: object, etc: Path) -> Jobs:
-    return look(cast(KubeApi, Queues(found)), etc)
-
-
-def test_services_that_are_not_there_are_not_ready(tmp_path: Path) -> None:
-    jobs = looked({"items": [queue()]}, tmp_path)
-    assert (jobs.ready, [one.name for one in jobs.queues]) == ({"kueue": False, "jobset": False}, ["vision"])
-    assert jobs.leases == {"kueue": 1793491200.0, "jobset": 0.0}
+def test_queues_and_who_leads() -> None:
+    api = cast(KubeApi, Queues({"items": [queue()]}))
+    assert [one.name for one in queues(api)] == ["vision"]
+    assert leases(api, SERVICES, SYSTEM_NAMESPACE) == {"kueue": 1793491200.0, "jobset": 0.0}
 
 
 @pytest.mark.parametrize(
     "found", [ApiError("forbidden", 403), {"items": [{"metadata": {}}]}, {"items": [queue(pendingWorkloads="x")]}]
 )
-def test_what_cannot_be_read_is_no_queue(found: object, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_no_queue(found: object) -> None:
     with pytest.raises(NotAsked):
-        looked(found, tmp_path)
+        queues(cast(KubeApi, Queues(found)))
+
+
+class Refusing(Api):
+    """It refuses Nodes without the taint, and answers nothing about these paths."""
+
+    def __init__(self, *silent: str) -> None:
+        super().__init__(ApiError(REFUSED, 403) if "nodes" not in silent else ApiError("no answer"), POLICIES)
+        self.silent, self.asked = silent, list[str]()
+
+    def find(self, path: str, what: str) -> Any:
+        self.asked.append(path)
+        if any(one in path for one in self.silent):
+            raise ApiError(f"{path}: no answer")
+        return {"items": [queue()]} if "clusterqueues" in path else {"spec": {"renewTime": "2026-11-01T00:00:00Z"}}
+
+
+NUMBERS = {
+    "gate": "muster_gate_refused ",
+    "leader": 'muster_lease_renewed_timestamp_seconds{lease="kube-scheduler"}',
+    "kueue leads": 'muster_lease_renewed_timestamp_seconds{lease="kueue"}',
+    "queues": "muster_queue_quota_gpus{",
+    "ready": 'muster_jobs_service_ready{service="kueue"} 0',
+}
+
+
+@pytest.mark.parametrize(
+    ("silent", "hidden"),
+    [
+        ((), set()),
+        (("muster-system/leases",), {"kueue leads"}),
+        (("clusterqueues",), {"queues"}),
+        (("nodes",), {"gate"}),
+        (("kube-system/leases",), {"leader"}),
+        # It does not answer at all.
+        (("nodes", "leases", "clusterqueues"), {"gate", "leader", "kueue leads", "queues"}),
+    ],
+)
+def test_what_is_not_answered_hides_no_other_number(
+    silent: tuple[str, ...], hidden: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, page, said = Refusing(*silent), tmp_path / "gate.prom", list[str]()
+    monkeypatch.setattr(module, "KubeApi", lambda *_, **__: api)
+    (tmp_path / "policy.hash").write_text(f"{HASH}\n")
+    (tmp_path / "webhooks.hash").write_text(BOTH)
+    (tmp_path / "audit.log").touch()
+    place = module.Place(tmp_path / "k", tmp_path, tmp_path / "audit.log", tmp_path, page, etc=tmp_path)
+    module.once(place, said.append, 7.0)
+    text = page.read_text()
+    assert {name for name, number in NUMBERS.items() if number not in text} == hidden, text
+    assert len(silent) < 2 or len(api.asked) == 1, "who answers nothing is asked no more"
 
 
 class Answer(http.server.BaseHTTPRequestHandler):

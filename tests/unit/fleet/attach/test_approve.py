@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,7 @@ def test_a_token_goes_to_the_cluster_of_the_current_context(tmp_path: Path) -> N
     }
     of |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
     path.write_text(yaml.safe_dump(of))
-    made = yaml.safe_load(with_token(path, "t"))
+    made = with_token(path, "t")
     assert made["users"] == [{"name": "u", "user": {"token": "t"}}]
     assert made["clusters"][0]["cluster"]["certificate-authority"] == str(tmp_path / "ca.crt")
     for text, says in (
@@ -141,11 +141,8 @@ def test_where_muster_is_not_attached_nobody_is_the_provisioner(tmp_path: Path) 
         def create(self, *_: Any) -> Any:
             raise NotFound('https://x: cannot ask for a token of muster-provisioner: "muster-system" not found')
 
-    with (
-        pytest.raises(EnrolmentError, match="not found: Muster is not attached here; run `muster attach`"),
-        provisioner(Bare(), tmp_path / "config"),  # type: ignore[arg-type]
-    ):
-        pass
+    with pytest.raises(EnrolmentError, match="not found: Muster is not attached here; run `muster attach`"):
+        provisioner(Bare(), tmp_path / "config")  # type: ignore[arg-type]
 
 
 class Cluster:
@@ -258,26 +255,30 @@ def test_a_write_without_an_answer_leaves_neither_a_phantom_nor_a_gap(
     assert cluster.whole == 1
 
 
-def test_a_long_command_asks_for_another_token_before_its_own_ends(tmp_path: Path) -> None:
+def test_a_long_command_asks_for_another_token_before_its_own_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kubeconfig, cluster, now_s = tmp_path / "config", Cluster(), [0.0]
     of = {"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "current-context": "x"}
     kubeconfig.write_text(yaml.safe_dump({**of, "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}))
-    with provisioner(cluster, kubeconfig, lambda: now_s[0]) as current:  # type: ignore[arg-type]
-        first = current()
-        now_s[0] = 299.0
-        assert current() is first and cluster.tokens == 1
-        now_s[0] = 301.0
-        assert current() is not first and cluster.tokens == 2
-        now_s[0] = 590.0
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    current = provisioner(cluster, kubeconfig, lambda: now_s[0])  # type: ignore[arg-type]
+    first = current()
+    now_s[0] = 299.0
+    assert current() is first and cluster.tokens == 1
+    now_s[0] = 301.0
+    assert current() is not first and cluster.tokens == 2
+    now_s[0] = 590.0
+    current()
+    assert cluster.tokens == 2
+    # One that was not given is asked for again at once: the old one ends soon.
+    now_s[0], cluster.lost = 602.0, "before"
+    with pytest.raises(ApiError):
         current()
-        assert cluster.tokens == 2
-        # One that was not given is asked for again at once: the old one ends soon.
-        now_s[0], cluster.lost = 602.0, "before"
-        with pytest.raises(ApiError):
-            current()
-        cluster.lost = ""
-        current()
-        assert cluster.tokens == 3
+    cluster.lost = ""
+    current()
+    assert cluster.tokens == 3
+    assert list(tmp_path.iterdir()) == [kubeconfig], "a token is in no file, which a kill would leave"
 
 
 @pytest.mark.parametrize(("other", "words"), [("gpu-2", "gpu-2 and gpu-3"), ("gone", ""), ("silent", "nobody knows")])
@@ -286,9 +287,8 @@ def test_the_command_names_whom_another_one_has_let_in_too(
 ) -> None:
     server = FakeApi()
 
-    @contextmanager
-    def provisioner(kube: KubeApi, _: Path) -> Iterator[Callable[[], KubeApi]]:
-        yield lambda: kube
+    def provisioner(kube: KubeApi, _: Path) -> Callable[[], KubeApi]:
+        return lambda: kube
 
     def let_in(_: KubeApi, names: Names, node: str, *__: object, ledger: Ledger, **___: object) -> Claim:
         for name in (node, *(["gpu-2"] if other == "gpu-2" else [])):
@@ -311,9 +311,8 @@ def test_the_command_names_whom_another_one_has_let_in_too(
 def test_as_json_it_says_who_was_approved_and_who_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = FakeApi()
 
-    @contextmanager
-    def provisioner(kube: KubeApi, _: Path) -> Iterator[Callable[[], KubeApi]]:
-        yield lambda: kube
+    def provisioner(kube: KubeApi, _: Path) -> Callable[[], KubeApi]:
+        return lambda: kube
 
     def let_in(_: KubeApi, names: Names, node: str, *__: object, ledger: Ledger, **___: object) -> Claim:
         if node == "gpu-9":
@@ -334,6 +333,32 @@ def test_as_json_it_says_who_was_approved_and_who_was_not(tmp_path: Path, monkey
     assert done.exit_code == 1 and made["approved"] == [{"node": "gpu-3", "fingerprint": CLAIM.fingerprint}]
     assert made["failed"] == [{"node": "gpu-9", "why": "gpu-9: its agent has not come yet"}]
     assert "gpu-2 and gpu-3" in made["doubles"][0] and made["doubles"][0] in done.stderr
+
+
+def test_the_level_that_lets_in_is_that_of_the_agents_and_never_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: list[str] = []
+
+    def let_in(_: KubeApi, __: Names, ___: str, ____: Decision, level: str, **_____: object) -> Claim:
+        levels.append(level)
+        return CLAIM
+
+    monkeypatch.setattr(module, "provisioner", lambda kube, _: lambda: kube)
+    monkeypatch.setattr(module, "approve", let_in)
+    monkeypatch.setattr("gpu_burnin.fleet.attach.discover.present", lambda _: {"--level": "standard"})
+    server = FakeApi()
+    server.objects["nodeadmissions"] = {}
+    words = ["attach", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig")), "approve", "gpu-3"]
+    try:
+        runs = [CliRunner().invoke(muster.cli, [*words, *more]) for more in ([], ["--level", "extended"])]
+        less = CliRunner().invoke(muster.cli, [*words, "--level", "quick"])
+    finally:
+        server.close()
+    assert [done.exit_code for done in runs] == [0, 0] and levels == ["standard", "extended"]
+    assert isinstance(less.exception, GpuBurninError) and less.exception.exit_code == 2
+    assert "the agents' own level is standard" in str(less.exception)
+    assert module.least_level("quick", None) == "quick" and module.least_level(None, None) == "standard"
 
 
 def test_whom_nobody_has_approved_is_known_or_not(tmp_path: Path) -> None:

@@ -47,6 +47,22 @@ def test_mistakes_write_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        (("--dry-run",), ("forget", "--gone", "14d")),
+        (("--cluster", "prod"), ("approve", "--all")),
+        (("--json", "--enforce"), ("nodes",)),
+    ],
+)
+def test_options_that_a_subcommand_would_lose_are_refused(
+    kubeconfig: Path, before: tuple[str, ...], command: tuple[str, ...]
+) -> None:
+    done = called(cli, "attach", "--kubeconfig", kubeconfig, *before, *command)
+    assert done.returncode == 2
+    assert all(one in done.stderr for one in before if one.startswith("--")) and f"before '{command[0]}'" in done.stderr
+
+
 def test_all_that_is_missing_is_named_at_once(kubeconfig: Path, tmp_path: Path) -> None:
     done = called(cli, "attach", "--kubeconfig", kubeconfig)
     assert done.returncode == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,9 +109,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
     server.put("nodeadmissions", record("gpu-2", replace(STATUS, transitions=with_fault("XID_FATAL"))))
     server.put("nodes", node("gpu-3"))
 
-    @contextmanager
-    def provisioner(kube: KubeApi, _: Path) -> Iterator[Callable[[], KubeApi]]:
-        yield lambda: kube
+    def provisioner(kube: KubeApi, _: Path) -> Callable[[], KubeApi]:
+        return lambda: kube
 
     monkeypatch.setattr(approve, "provisioner", provisioner)
     yield server

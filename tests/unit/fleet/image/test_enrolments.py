@@ -11,6 +11,7 @@ import yaml
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api.enrolment import (
+    Claim,
     Decision,
     Enrolment,
     EnrolmentError,
@@ -115,29 +116,65 @@ class TestDoubts:
         enrolment = known.enrolments["gpu-1"]
         assert doubts(enrolment, claim_of(enrolment), replace(known, hosts=load(path))) == ()
 
+    def test_who_only_says_that_it_is_this_machine_keeps_nobody_out(self, known: Known) -> None:
+        enrolment = known.enrolments["gpu-1"]
+        claim = claim_of(enrolment)
+        copied = replace(claim, node="gpu-2", token="ghijkl").canonical().decode()
+        liar = Enrolment("gpu-2", EnrolmentSpec("ghijkl", ENDS, copied, enrolment.spec.signature))
+        assert doubts(enrolment, claim, replace(known, enrolments={"gpu-1": enrolment, "gpu-2": liar})) == ()
+
+    def test_thousands_that_wait_are_each_read_once(self, known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+        enrolment, read = known.enrolments["gpu-1"], list[str]()
+        many = {name: replace(enrolment, name=name) for name in (f"gpu-{number}" for number in range(1, 21))}
+
+        def counted(one: Enrolment, *_: object) -> Claim:
+            read.append(one.name)
+            return replace(claim_of(enrolment, lambda *_: True), host_key=one.name, machine_id=one.name)
+
+        monkeypatch.setattr("gpu_burnin.fleet.image.enrolments.claim_of", counted)
+        whole = replace(known, enrolments=many)
+        for one in many.values():
+            doubts(one, claim_of(enrolment, lambda *_: True), whole)
+        assert sorted(read) == sorted(many)
+
 
 class TestTheAddress:
     """The rule: the key that answers at the node's address is the machine's."""
 
-    def test_the_machine_that_answers_is_the_one(self, start_server: StartServer, known: Known, tmp_path: Path) -> None:
-        server = start_server()
+    def test_the_machine_that_answers_is_the_one(self, start_server: StartServer, known: Known) -> None:
+        server, enrolment = start_server(), known.enrolments["gpu-1"]
         key = HostKey(server.host_key.get_name(), server.host_key.get_base64())
-        claim = replace(claim_of(known.enrolments["gpu-1"]), host_key=key.line)
-        path = tmp_path / "known_hosts"
-        assert answering(known.entries["gpu-1"], claim, path, server.port) == ""
-        assert not path.exists()
+        said = replace(claim_of(enrolment), host_key=key.line).canonical().decode()
+        here = replace(known, enrolments={"gpu-1": replace(enrolment, spec=replace(enrolment.spec, claim=said))})
+        assert answering(here, ["gpu-1"], server.port) == {"gpu-1": ""}
+        assert not known.hosts.path.exists()
 
-    def test_one_with_another_key_is_not(self, start_server: StartServer, known: Known, tmp_path: Path) -> None:
-        claim = claim_of(known.enrolments["gpu-1"])
-        why = answering(known.entries["gpu-1"], claim, tmp_path / "known_hosts", start_server().port)
-        assert "showed the ssh-ed25519 host key" in why and claim.fingerprint in why
+    def test_one_with_another_key_is_not(self, start_server: StartServer, known: Known) -> None:
+        why = answering(known, ["gpu-1"], start_server().port)["gpu-1"]
+        assert "showed the ssh-ed25519 host key" in why and claim_of(known.enrolments["gpu-1"]).fingerprint in why
 
-    def test_nor_is_one_that_is_silent(self, start_server: StartServer, known: Known, tmp_path: Path) -> None:
+    def test_nor_is_one_that_is_silent(self, start_server: StartServer, known: Known) -> None:
         server = start_server()
         port = server.port
         server.close()
-        claim = claim_of(known.enrolments["gpu-1"])
-        assert "refused" in answering(known.entries["gpu-1"], claim, tmp_path / "known_hosts", port)
+        assert "refused" in answering(known, ["gpu-1"], port)["gpu-1"]
+
+    def test_all_are_asked_at_once(self, known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One that is silent costs its seconds once, and those that nobody can let in are not asked."""
+        asked: list[list[str]] = []
+        monkeypatch.setattr(
+            "gpu_burnin.fleet.ssh.probe", lambda targets, *_, **__: asked.append([one.name for one in targets]) or []
+        )
+        enrolment = known.enrolments["gpu-1"]
+        waits = {
+            name: replace(enrolment, name=name, spec=replace(enrolment.spec, claim=said))
+            for name in ("gpu-1", "gpu-2", "gpu-3")
+            for said in [enrolment.spec.claim.replace('"gpu-1"', f'"{name}"')]
+        }
+        entries = {"gpu-1": entry("gpu-1"), "gpu-2": entry("gpu-2"), "gpu-3": entry("gpu-3", addresses=())}
+        found = answering(replace(known, enrolments=waits, entries=entries), [*waits, "gpu-4"])
+        assert asked == [["gpu-1", "gpu-2"]]
+        assert found == {"gpu-3": "gpu-3: the ledger has no address of it; run site.yml"}
 
 
 class TestShown:
@@ -190,7 +227,19 @@ class TestTokens:
         mint(kube, NAMES, "gpu-1", 3600, NOW)
         ledger.requests.clear()
         mint(kube, NAMES, "gpu-1", 3600, NOW)
-        assert [method for method, _, _ in ledger.requests if method != "GET"] == ["DELETE", "PUT", "POST"]
+        assert [method for method, _, _ in ledger.requests if method != "GET"] == ["PUT", "DELETE", "POST"]
+
+    def test_a_machine_that_comes_meanwhile_keeps_its_token(self, ledger: FakeApi, kube: KubeApi, key: Path) -> None:
+        mint(kube, NAMES, "gpu-1", 3600, NOW)
+        before = dict(ledger.objects["secrets"])
+
+        def comes(letters: str) -> str:
+            ledger.put("nodeenrolments", enrolment_document("gpu-1", enrolled(key).spec, NAMES))
+            return letters[0]
+
+        with pytest.raises(EnrolmentError, match="changed meanwhile"):
+            mint(kube, NAMES, "gpu-1", 3600, NOW, draw=comes)
+        assert ledger.objects["secrets"] == before
 
     def test_one_that_was_used_is_replaced_only_on_purpose(self, ledger: FakeApi, kube: KubeApi, key: Path) -> None:
         ledger.put("nodeenrolments", enrolment_document("gpu-1", enrolled(key).spec, NAMES))

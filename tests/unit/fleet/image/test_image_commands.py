@@ -85,6 +85,14 @@ def test_it_is_refused_and_its_token_taken_back(ledger: FakeApi, state: Path, tm
     assert ledger.objects["nodeenrolments"]["gpu-1"]["spec"]["decision"]["approved"] is False
 
 
+def test_a_machine_that_has_come_reads_why_it_is_refused(ledger: FakeApi, state: Path, key: Path) -> None:
+    ledger.put("nodeenrolments", enrolment_document("gpu-1", enrolled(key).spec, Names()))
+    secret = {"kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"}}
+    ledger.put("secrets", secret)
+    assert called(cli, "image", "refuse", "gpu-1", "--reason", "lost", "--state", state).returncode == 0
+    assert len(ledger.objects["secrets"]) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

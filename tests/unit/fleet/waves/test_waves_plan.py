@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.fleet.waves import plan
+from gpu_burnin.fleet.waves import plan, text
 from gpu_burnin.fleet.waves.kinds import KINDS, kind_of
 from gpu_burnin.fleet.waves.model import HostResult, Node, Order, Outcome, Part, Roll
+from gpu_burnin.fleet.waves.workers import Workers
 
 SITE = kind_of("site.yml")
 ORDER = Order("site.yml", ("inventory/prod",))
@@ -106,6 +107,12 @@ def test_a_roll_stops_at_its_limit(failed: int, tried: int, limit: str, stops: b
     why = plan.stop([f"gpu-{number}" for number in range(failed)], tried, limit)
     assert bool(why) is stops
     assert not stops or ("gpu-0" in why and limit in why)
+
+
+@pytest.mark.parametrize(("limit", "says"), [("2%", "stops when more than 2% of"), ("5", "stops when 5 of")])
+def test_the_limit_is_told_as_it_counts(limit: str, says: str) -> None:
+    made = replace(roll((("gpu-1",),)), order=replace(ORDER, most_failed=limit))
+    assert says in "\n".join(text.planned(made, Workers(1, ("1 core",))))
 
 
 def test_a_model_whose_canaries_may_not_work_is_not_gone_on_with() -> None:

@@ -111,6 +111,21 @@ def test_an_attached_cluster_has_no_state_directory(api: FakeApi, tmp_path: Path
     assert "give --state, the inventory's fleet_state_dir; where attached `kubectl exec" in missing
 
 
+def test_a_record_that_cannot_be_read_or_seen_is_none_that_is_missing(api: FakeApi, tmp_path: Path) -> None:
+    """Nobody is told to add, or to approve, a node that is in the ledger."""
+    of = Attached(Mode.ENFORCING, parse_gpu_nodes(("a=b",)), "0")
+    metadata = {"name": ATTACHED_CONFIG, "namespace": SYSTEM_NAMESPACE}
+    api.put("configmaps", {"metadata": metadata, "data": of.data()})
+    api.put("nodeadmissions", {**admission("gpu-1"), "status": {"state": "resting"}})
+    told = story_for(api, tmp_path, "gpu-1")
+    assert told.stands.startswith("gpu-1: its NodeAdmission cannot be read (state: none of ")
+    assert "'resting'); use a muster of the cluster's version, or bring the definition to this one:" in told.stands
+    assert "what the admitter did with gpu-1, since it has no NodeAdmission that can be read" in told.missing
+    assert "use a muster of the cluster's version" in " ".join(story_for(api, tmp_path, "train/bert-0").missing)
+    api.before_read = refusing(403, "you may not", of="nodeadmissions")
+    assert story_for(api, tmp_path, "gpu-1").stands.startswith("gpu-1: your rights do not show how it stands; whoever")
+
+
 def test_a_node_that_waits_for_approval_says_so(api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attached node that has no NodeAdmission: no agent came, it waits, is not believed, was refused."""
     key = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)).decode()
@@ -119,7 +134,8 @@ def test_a_node_that_waits_for_approval_says_so(api: FakeApi, tmp_path: Path, mo
     )
     api.put("nodes", {"metadata": {"name": "gpu-2"}})
     api.objects["nodeenrolments"] = {}
-    assert story_for(api, tmp_path, "gpu-2").stands == "gpu-2 has no NodeAdmission"
+    built = "add it to the inventory and run site.yml, or delete its Node"
+    assert story_for(api, tmp_path, "gpu-2").stands == f"gpu-2 has no NodeAdmission: {built}"
     of = Attached(Mode.OBSERVING, parse_gpu_nodes(("a=b",)), "0")
     metadata = {"name": ATTACHED_CONFIG, "namespace": SYSTEM_NAMESPACE}
     api.put("configmaps", {"metadata": metadata, "data": of.data()})

@@ -160,6 +160,17 @@ def test_another_machine_that_was_first_is_not_this_one_because_it_was_approved(
         machine.enrols(cluster)
 
 
+def test_a_server_that_lets_nobody_speak_is_no_thief(machine: Machine) -> None:
+    cluster = Cluster()
+
+    def say(*_: object) -> None:
+        raise ApiRefused("gpu-1: the policies are not loaded", 403)
+
+    cluster.say = say  # type: ignore[method-assign]
+    with pytest.raises(ApiRefused, match="the policies are not loaded"):
+        machine.enrols(cluster)
+
+
 def test_what_somebody_else_said_is_no_claim_of_a_machine(machine: Machine) -> None:
     cluster = Cluster(EnrolmentSpec("abcdef", "x", "{}", "x"))
     with pytest.raises(EnrolmentError, match="somebody has used this machine's token, and not as a machine does"):

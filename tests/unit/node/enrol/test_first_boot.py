@@ -141,6 +141,18 @@ class TestSettling:
             self.settled(root)
         assert not (root / "var/lib/muster-enrol" / settle.DONE).exists()
 
+    def test_one_that_was_cut_becomes_that_node_and_no_other(self, root: Path) -> None:
+        """It would have the files of two."""
+        path, whole = root / FILES[1], (root / FILES[1]).read_bytes()
+        path.unlink()
+        with pytest.raises(EnrolmentError, match="cannot become this node"):
+            self.settled(root)
+        path.write_bytes(whole)
+        for other in (replace(ENROLLED, node="gpu-2"), replace(ENROLLED, decision=replace(DECISION, address="::1"))):
+            with pytest.raises(EnrolmentError, match=r"while it became gpu-1 198\.18\.0\.9 .*: write the image"):
+                self.settled(root, other)
+        assert self.settled(root)[0] == (FILES[1],)
+
     def test_a_machine_that_is_not_from_the_image_is_left_alone(self, root: Path) -> None:
         (root / settle.MANIFEST).write_text('{"schema": "other"}')
         with pytest.raises(EnrolmentError, match="boot a machine that `gpu-burnin seal` has sealed"):

@@ -183,6 +183,8 @@ def test_a_power_cut_costs_no_host_key(root: Path) -> None:
     units = root / "etc/systemd/system"
     text = (units / "muster-enrol.service").read_text()
     assert "ExecStartPre=/usr/bin/sync\nExecStart=/usr/local/bin/gpu-burnin enrol\n" in text
+    assert "\nWants=network-online.target muster-host-keys.service\n" in text
+    assert " systemd-machine-id-commit.service " in text, "an id that is in memory only is another one afterwards"
     assert "ConditionFileNotEmpty=!/etc/ssh/ssh_host_ed25519_key\n" in (units / "muster-host-keys.service").read_text()
 
 
@@ -199,6 +201,9 @@ def test_kube_proxy_has_the_certificate_of_the_node(root: Path) -> None:
         ("etc/ssl/private/site.key", "-----BEGIN RSA PRIVATE KEY-----\n"),
         ("home/ops/.ssh/id_rsa", "-----BEGIN OPENSSH PRIVATE KEY-----\n"),
         ("etc/default/grub", 'GRUB_CMDLINE_LINUX="muster.enrol=gpu-1:abcdef.0123456789abcdef quiet"\n'),
+        ("etc/kernel/cmdline", "muster.enrol=gpu-1:abcdef.0123456789abcdef"),
+        ("etc/default/grub", 'GRUB_CMDLINE_LINUX="quiet muster.enrol=gpu-1:abcdef.0123456789abcdef"\n'),
+        ("root/user-data", '    content: "gpu-1:abcdef.0123456789abcdef\\n"\n'),
         ("srv/admin.kubeconfig", "    client-key-data: QUJD\n"),
     ],
 )

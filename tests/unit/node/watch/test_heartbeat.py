@@ -82,6 +82,19 @@ class TestAgent:
         bench.log_hangs = False
         assert watched(bench, 3) == 1
 
+    def test_a_slow_start_is_no_hang(self, bench: Bench) -> None:
+        """A machine that has just booted is busy: NVML may answer before the kernel log was read for the first time."""
+        bench.log_hangs = True
+        assert watched(bench, 50) == 0
+        assert not [text for text in bench.said if "hangs" in text]
+        bench.log_hangs = False
+        assert watched(bench, 3) == 1
+
+    def test_a_log_that_is_never_read_is_told(self, bench: Bench) -> None:
+        bench.log_hangs = True
+        assert watched(bench, 70) == 0
+        assert "no heartbeat is sent, since nobody watches: reading the kernel log hangs" in bench.said
+
     def test_what_it_cannot_read_is_told_and_is_no_silence(self, bench: Bench) -> None:
         """It sees less, and says so: the admitter has the node tested."""
         bench.log(why="/dev/kmsg cannot be read")

@@ -130,3 +130,16 @@ def test_records_of_a_device_come_one_a_read(monkeypatch: pytest.MonkeyPatch) ->
     assert (codes(first), first.lost, first.again) == ([31, 79], 3, True)
     assert (codes(second), second.again) == ([48], False)
     assert "cannot be read any more" in third.why
+
+
+def test_a_log_that_is_written_faster_than_it_is_read_is_told_of_and_hangs_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = iter(range(10**6))
+    monkeypatch.setattr(os, "read", lambda *_: LINE.format(next(numbers), 10, 79).encode())
+    monkeypatch.setattr(os, "open", lambda *_: 99)
+    monkeypatch.setattr(os, "close", lambda _: None)
+    monkeypatch.setattr(Path, "is_char_device", lambda _: True)
+    turns: list[float] = []
+    following = follow("auto", turns.append)
+    first, second = next(following), next(following)
+    assert len(first.events) == len(second.events) == 1000 and len(turns) == 1
+    following.close()  # type: ignore[attr-defined]

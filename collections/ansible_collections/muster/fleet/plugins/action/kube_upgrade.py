@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_fleet as fleets
 from ansible_collections.muster.fleet.plugins.module_utils.kube import upgrade_rules as rules
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.problems import report
 from ansible_collections.muster.fleet.plugins.modules.kube_upgrade import ARGUMENT_SPEC
@@ -86,15 +87,15 @@ class ActionModule(RollAction):
         for phase, hosts in {**{name: servers for name, yes in admission.items() if yes}, **planned.phases}.items():
             yield from ({"host": host, "phase": phase} for host in hosts)
 
-    def _fleet(self, work: rules.Work, step: str) -> rules.Fleet:
+    def _fleet(self, work: fleets.Work, step: str) -> fleets.Fleet:
         hostvars, groups = self.task_vars["hostvars"], self.task_vars["groups"]
         if step:
             shard = set((Path(step) / LIMIT).read_text().split())
-            groups = groups | {one: [host for host in groups.get(one, ()) if host in shard] for one in rules.NODES}
+            groups = groups | {one: [host for host in groups.get(one, ()) if host in shard] for one in fleets.NODES}
         found = {name: hostvars.raw_get(name).get("upgrade_found") for name in self.task_vars["groups"]["all"]}
         # A host that did not answer has a result too, which says no more than that.
         facts = {name: one for name, one in found.items() if isinstance(one, Mapping) and "programs" in one}
-        return rules.fleet_of(groups, facts, work)
+        return fleets.fleet_of(groups, facts, work)
 
 
 def _gangs(given: Mapping[str, Any]) -> str:

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -16,12 +13,16 @@ from ansible_collections.muster.fleet.plugins.module_utils.host.burnin import (
     PROGRAM_SPEC,
     WAVES,
     Program,
+    believed,
     decide,
+    digests,
     duration_s,
+    left_by_run,
     run_options,
     sequence_of,
-    summary,
     timeout,
+    under_way,
+    waiting_for_waves,
 )
 
 DOCUMENTATION = r"""
@@ -256,40 +257,6 @@ class Host:
         return status
 
 
-def left_by_run(status: dict[str, Any], before: int) -> dict[str, Any]:
-    """The result of a run that has ended. Raises FleetError when there is none newer than `before`."""
-    if sequence_of(status) <= before:
-        raise FleetError(f"the burn-in ended without evidence: {status['unit']['last_lines']}")
-    if status["evidence"]["problem"]:
-        raise FleetError(f"the burn-in left evidence that cannot be used: {status['evidence']['problem']}")
-    return summary(status)
-
-
-def waiting_for_waves(status: dict[str, Any], why: str, before: int) -> dict[str, Any]:
-    """The result of a run that stops at its power waves; `before` numbers the newest result then."""
-    waves_s = status["power_grant"]["waves_s"]
-    return {
-        "changed": True,
-        "ran": False,
-        "why": why,
-        "waves": "waiting",
-        "waves_s": waves_s,
-        "sequence_before": before,
-    }
-
-
-def under_way(why: str, before: int, *, joined: bool) -> dict[str, Any]:
-    """The result of the phase start where a run goes on."""
-    return {
-        "changed": not joined,
-        "ran": False,
-        "why": why,
-        "under_way": True,
-        "joined": joined,
-        "sequence_before": before,
-    }
-
-
 def bring_to_result(host: Host) -> dict[str, Any]:
     """Join or start what is needed, and give the task's result; in check mode only say what would be done.
 
@@ -355,11 +322,6 @@ def result_of_start(host: Host) -> dict[str, Any]:
     )
 
 
-def believed(status: dict[str, Any]) -> dict[str, Any]:
-    """What the newest evidence says, nothing when there is none that can be believed."""
-    return summary(status) if status["evidence"] and not status["evidence"]["problem"] else {}
-
-
 def result_of_run(host: Host) -> dict[str, Any]:
     """Wait for the end of the run that is under way and give its result."""
     if host.check_mode:
@@ -389,12 +351,6 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     """Do the phase asked for. Raises FleetError, OSError."""
     result = result_of_phase(module)
     return result | digests(result)
-
-
-def digests(result: Mapping[str, Any]) -> dict[str, str]:
-    """Of report and page, as far as they are there: a run that the host has forgotten has none."""
-    files = {f"{key}_sha256": Path(result[key]) for key in ("report", "page") if result.get(key)}
-    return {key: hashlib.sha256(path.read_bytes()).hexdigest() for key, path in files.items() if path.is_file()}
 
 
 def result_of_phase(module: AnsibleModule) -> dict[str, Any]:

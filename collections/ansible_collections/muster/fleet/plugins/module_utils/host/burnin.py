@@ -1,12 +1,17 @@
-"""A host's gpu-burnin as the modules ask it, and whether the host needs a burn-in. Standard library only."""
+"""A host's gpu-burnin as the modules ask it, whether the host needs a burn-in, and what a task returns of one.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -83,8 +88,8 @@ def decide(status: Mapping[str, Any], *, level: str, retest: bool, maintenance: 
     """Whether the host of this status (`gpu-burnin status --json`) needs a burn-in, and whether it may begin now.
 
     A FAIL or INCONCLUSIVE of this boot stands until somebody asks for a retest, and so does a revocation. A PASS
-    stands when it was at least of the wanted `level` and the host's own gate accepts it. `maintenance` says which
-    window is near or open, "" for none.
+    stands when it, or one of this boot that it follows, was of the wanted `level` at least, and the host's own gate
+    accepts it. `maintenance` says which window is near or open, "" for none.
     """
     needed = _needed(status, level=level, retest=retest)
     if not needed.run or not maintenance:
@@ -112,10 +117,11 @@ def _needed(status: Mapping[str, Any], *, level: str, retest: bool) -> Decision:
         return Decision(False, f"{why}; playbooks/repair.yml does what this asks for, and a retest tests it as it is")
     if evidence["verdict"] != "PASS":
         return Decision(False, f"the {evidence['verdict']} of this boot stands until a retest is asked for")
-    if level not in LEVELS or evidence["level"] not in LEVELS:
-        raise ValueError(f"level {level!r} or {evidence['level']!r} is not one of {', '.join(LEVELS)}")
-    if LEVELS.index(evidence["level"]) < LEVELS.index(level):
-        return Decision(True, f"this boot passed at {evidence['level']}; {level} is required")
+    passed = evidence.get("passed_level") or evidence["level"]
+    if level not in LEVELS or passed not in LEVELS:
+        raise ValueError(f"level {level!r} or {passed!r} is not one of {', '.join(LEVELS)}")
+    if LEVELS.index(passed) < LEVELS.index(level):
+        return Decision(True, f"this boot passed at {passed}; {level} is required")
     if status["revoked"] is not None:
         return Decision(False, "the gate was closed by hand or by the cluster; it opens after a retest")
     if not status["gate"]["open"]:
@@ -175,3 +181,48 @@ def summary(status: Mapping[str, Any]) -> dict[str, Any]:
         "gate_open": gate["open"],
         "gate_message": gate["message"],
     }
+
+
+def left_by_run(status: dict[str, Any], before: int) -> dict[str, Any]:
+    """The result of a run that has ended. Raises FleetError when there is none newer than `before`."""
+    if sequence_of(status) <= before:
+        raise FleetError(f"the burn-in ended without evidence: {status['unit']['last_lines']}")
+    if status["evidence"]["problem"]:
+        raise FleetError(f"the burn-in left evidence that cannot be used: {status['evidence']['problem']}")
+    return summary(status)
+
+
+def waiting_for_waves(status: dict[str, Any], why: str, before: int) -> dict[str, Any]:
+    """The result of a run that stops at its power waves; `before` numbers the newest result then."""
+    waves_s = status["power_grant"]["waves_s"]
+    return {
+        "changed": True,
+        "ran": False,
+        "why": why,
+        "waves": "waiting",
+        "waves_s": waves_s,
+        "sequence_before": before,
+    }
+
+
+def under_way(why: str, before: int, *, joined: bool) -> dict[str, Any]:
+    """The result of the phase start where a run goes on."""
+    return {
+        "changed": not joined,
+        "ran": False,
+        "why": why,
+        "under_way": True,
+        "joined": joined,
+        "sequence_before": before,
+    }
+
+
+def believed(status: dict[str, Any]) -> dict[str, Any]:
+    """What the newest evidence says, nothing when there is none that can be believed."""
+    return summary(status) if status["evidence"] and not status["evidence"]["problem"] else {}
+
+
+def digests(result: Mapping[str, Any]) -> dict[str, str]:
+    """Of report and page, as far as they are there: a run that the host has forgotten has none."""
+    files = {f"{key}_sha256": Path(result[key]) for key in ("report", "page") if result.get(key)}
+    return {key: hashlib.sha256(path.read_bytes()).hexdigest() for key, path in files.items() if path.is_file()}
