@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import yaml
 
 from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.node.store import Store
-from gpu_burnin.types import Action, Reason, Verdict
+from gpu_burnin.types import Action, Gpu, Reason, Verdict
+from tests.campaign.faults.command import CommandFault
 from tests.campaign.nvml_child import ROOT, SCENARIO_VARIABLE
 
 GPUS = 3
+EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
 _SHAPES = {
     "gemm_m": 32, "gemm_n": 32, "gemm_k": 32, "hbm_bytes": 65536, "transfer_bytes": 65536, "collective_bytes": 65536,
 }  # fmt: skip
@@ -74,3 +77,16 @@ def judgement_of(report: Mapping[str, Any]) -> Judgement:
     )  # fmt: skip
     gpus = {gpu["uuid"]: Verdict(gpu["verdict"]) for gpu in report["gpus"] if gpu.get("verdict")}
     return Judgement(Verdict(report["verdict"]), Action(report["action"]), reasons, gpus)
+
+
+def prepare(node: Node, fault: CommandFault, gpus: tuple[Gpu, ...], faulty: int) -> None:
+    """Write the kernel log and the journal of the run before."""
+    node.settings |= fault.settings
+    if not fault.no_log:
+        bus = gpus[faulty].pci_bus_id.rpartition(".")[0]
+        lines = ["6,0,100,-;Linux version 6.1", *(line.format(bus=bus) for line in fault.log)]
+        node.kernel_log.write_text("\n".join(lines) + "\n")
+    if fault.journal is not None:
+        with node.store.locked():
+            run = node.store.new_run(datetime(2026, 1, 2, tzinfo=UTC))
+        run.journal.write_bytes(fault.journal)

@@ -110,3 +110,8 @@ def row(area: str, fault: str, seed: int, judged: Judgement, **more: Any) -> Row
     """The row of a judged case."""
     codes = sorted({reason.code for reason in judged.reasons})
     return Row(area, fault, seed, codes=codes, verdict=str(judged.verdict), **more)
+
+
+def cases(faults: Mapping[str, Any]) -> list[Any]:
+    """The names of faults, for parametrize; those that repeat what others show have the mark soak."""
+    return [pytest.param(name, marks=pytest.mark.soak if fault.soak else ()) for name, fault in faults.items()]

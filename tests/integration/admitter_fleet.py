@@ -26,10 +26,10 @@ from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.types import Verdict
 from tests.integration.gate import NODES, a_node, node_info
 from tests.integration.kube import MERGE_PATCH, STRATEGIC_PATCH, Client, Server, free_ports, until
+from tests.integration.ledger import LEDGER
 from tests.support.admission_helpers import Signer, new_host_key
 
 NAMES = Names()
-LEDGER = f"/apis/{NAMES.api_version}/nodeadmissions"
 LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/{LEASE}"
 _MUSTER = "from gpu_burnin.__main__ import muster; muster()"
 

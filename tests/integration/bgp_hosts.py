@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ class Hosts:
         shown = self.run(host, "ip", "-json", "-4", "route", "show", "proto", "12", "metric", "32")
         return {route["dst"]: route.get("gateway", "") for route in json.loads(shown)}
 
-    def wanted(self, host: str, among: Iterable[str] = ()) -> dict[str, str]:
+    def wanted(self, host: str, among: Collection[str] = ()) -> dict[str, str]:
         """What the host should have learnt of these nodes, or of all."""
         return {self.nodes[name][1]: self.nodes[name][0] for name in (among or self.nodes) if name != host}
 

@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
+
 from tests.support.authority import Authority
 
 from .kube import Part, binaries, free_ports, until
 from .kube_files import REPOSITORY
 
 NO_TOOLS = "no etcd, etcdctl, etcdutl, age and rclone: `apt-get install age rclone`, and fill the cache with `make lab`"
+# What a member that joins others is started with.
+JOIN = ("--initial-cluster-state", "existing")
 PROGRAM = REPOSITORY / "roles/etcd_backup/files/etcd_backup.py"
 
 
@@ -45,6 +49,19 @@ class Cluster:
     def data_dir(self, member: str) -> Path:
         """Where a member has its data."""
         return self.directory / member / "data"
+
+    @property
+    def api_credentials(self) -> etcd_api.Credentials:
+        """As the collection's client takes them."""
+        return etcd_api.Credentials(*self.credentials[1::2])
+
+    def apis(self, timeout_s: float) -> dict[str, etcd_api.Api]:
+        """The collection's client of each member."""
+        return {name: etcd_api.connect(url, self.api_credentials, timeout_s) for name, url in self.clients.items()}
+
+    def joining(self, member: str) -> bool:
+        """Whether a member was started to join others."""
+        return tuple(self.parts[member].command[-2:]) == JOIN
 
     def start(self) -> None:
         """Start every member, and wait until each answers a read that needs a majority."""
@@ -194,3 +211,14 @@ def set_up(cluster: Cluster, directory: Path) -> Backups:
     bucket = directory / "bucket"
     bucket.mkdir()
     return Backups(cluster, directory, identity, bucket)
+
+
+def healthy(cluster: Cluster) -> None:
+    """Three voters, each healthy, and none that joins any more."""
+    for name, url in cluster.clients.items():
+        health = etcd_api.wait_healthy(
+            lambda url=url: etcd_api.probe(url, cluster.api_credentials, list(cluster.clients)),
+            60,
+        )
+        assert health.healthy, (name, health.reason)
+        assert not cluster.joining(name)

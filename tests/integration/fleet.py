@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,6 +69,13 @@ class Fleet:
         if server:
             words += ["--server", f"https://{self.addresses[server]}:6443"]
         return run([*words, *arguments], stdin=stdin)
+
+    def muster(self, *words: str, user: str = "admin") -> Done:
+        """Run the fleet's command with a user's kubeconfig; what follows `--` is the job's."""
+        own = words.index("--") if "--" in words else len(words)
+        kubeconfig = str(self.state / f"kubeconfig/{user}.kubeconfig")
+        program = str(Path(sys.executable).with_name("muster"))
+        return run([program, *words[:own], "--kubeconfig", kubeconfig, *words[own:]])
 
     def kubelet_kubectl(self, node: str, *arguments: str, server: str, stdin: str | None = None) -> Done:
         """Run kubectl with the credential of a node's own kubelet."""

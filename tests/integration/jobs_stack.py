@@ -31,7 +31,7 @@ from tests.integration.kube import (
 NAMES = Names()
 MODEL = "h100-sxm5-80gb"
 GPUS = 8
-_KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Jobs:
 
     def workloads(self, namespace: str) -> list[dict[str, Any]]:
         """Kueue's workloads of a namespace."""
-        return self.items(f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{namespace}/workloads")
+        return self.items(f"{KUEUE}/namespaces/{namespace}/workloads")
 
     def queues_answer(self, *names: str) -> None:
         """Wait until Kueue knows these ClusterQueues and the LocalQueues of them.
@@ -104,7 +104,7 @@ class Jobs:
         """
 
         def known(path: str) -> bool:
-            found = self.items(f"/apis/kueue.x-k8s.io/v1beta2/{path}")
+            found = self.items(f"{KUEUE}/{path}")
             active = {
                 one["spec"].get("clusterQueue", one["metadata"]["name"])
                 for one in found
@@ -181,11 +181,11 @@ class Jobs:
 
         until("the end of all jobs", nothing_runs, 60)
         for name in namespaces:
-            self.root.request("DELETE", f"{_KUEUE}/namespaces/{name}/localqueues")
+            self.root.request("DELETE", f"{KUEUE}/namespaces/{name}/localqueues")
         shared = ("clusterqueues", "cohorts", "resourceflavors", "topologies", "admissionchecks")
         for plural in (*shared, "provisioningrequestconfigs"):
-            self.root.request("DELETE", f"{_KUEUE}/{plural}")
-            until(f"the end of the {plural}", lambda plural=plural: not self.items(f"{_KUEUE}/{plural}"), 60)  # type: ignore[misc]
+            self.root.request("DELETE", f"{KUEUE}/{plural}")
+            until(f"the end of the {plural}", lambda plural=plural: not self.items(f"{KUEUE}/{plural}"), 60)  # type: ignore[misc]
         for name in namespaces:
             label = {"metadata": {"labels": {NAMES.team: None}}}
             assert self.root.request("PATCH", f"/api/v1/namespaces/{name}", label, MERGE_PATCH).status == 200
@@ -206,6 +206,37 @@ class Jobs:
         """Have a pod that is being deleted be gone, as its kubelet does."""
         reply = self.root.request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
         assert reply.status in (200, 404), reply.message
+
+    def is_active(self, queue: str) -> bool:
+        """Whether Kueue takes jobs of a ClusterQueue."""
+        conditions = self.get(f"{KUEUE}/clusterqueues/{queue}").get("status", {}).get("conditions", [])
+        return any(one["type"] == "Active" and one["status"] == "True" for one in conditions)
+
+    def run_job(self, team: str, name: str, pods: int) -> None:
+        """A Job of whole nodes, as a member writes it: no queue, no limits of CPU and memory."""
+        container = {
+            "name": "main",
+            "image": "none",
+            "resources": {"requests": {"nvidia.com/gpu": GPUS}, "limits": {"nvidia.com/gpu": GPUS}},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "runAsNonRoot": True,
+                "capabilities": {"drop": ["ALL"]},
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+        item = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "namespace": team},
+            "spec": {
+                "parallelism": pods,
+                "completions": pods,
+                "completionMode": "Indexed",
+                "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+            },
+        }
+        assert self.apply(item).status == 201
 
     def end_job(self, namespace: str, name: str) -> None:
         """Delete a Job; returns when nothing of the work of its namespace is left."""

@@ -321,3 +321,18 @@ def api_server(
             return
         write_objects(rbac_objects(), root, lambda: root, apply=True)
         yield server
+
+
+def beside(first: Server) -> Server:
+    """A second API server with files of its own on the same etcd."""
+    (port,) = free_ports(1)
+    own = {
+        "--secure-port": str(port),
+        "--audit-log-path": str(first.directory / "audit-2.log"),
+        "--encryption-provider-config": str(first.directory / "encryption-2.yaml"),
+    }
+    (first.directory / "encryption-2.yaml").write_text((first.directory / "encryption.yaml").read_text())
+    words = [word.partition("=") for word in first.apiserver.command]
+    command = [f"{name}={own.get(name, value)}" if equals else name for name, equals, value in words]
+    part = Part(command, first.directory / "apiserver-2.log")
+    return Server(port, first.directory, first.authority, first.etcd, part)

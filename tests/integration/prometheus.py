@@ -38,3 +38,18 @@ def readings(series: Mapping[str, str], steps: int) -> list[dict[str, str]]:
         {"series": name, "values": f"{values}x{steps}" if "+" in values else f"{values}+0x{steps}"}
         for name, values in series.items()
     ]
+
+
+def alerts_in(fleet: Fleet, state: str = "pending|firing") -> set[tuple[str, str]]:
+    """The alerts of Prometheus with what they are about. Those pending were not yet there long enough to be told."""
+    return {
+        (one["labels"]["alertname"], one["labels"].get("instance", ""))
+        for one in ask(fleet, "/api/v1/alerts")["alerts"]
+        if one["state"] in state.split("|")
+    }
+
+
+def told_of(fleet: Fleet) -> dict[tuple[str, str], dict[str, Any]]:
+    """The alerts of Alertmanager, by name and what they are about."""
+    alerts = json.loads(fleet.must(_HOST, "curl -sS -m 10 http://127.0.0.1:9093/api/v2/alerts"))
+    return {(one["labels"]["alertname"], one["labels"].get("instance", "")): one for one in alerts}

@@ -9,81 +9,29 @@ Only here: agent, admitter, kubelet and device plugin together, on hosts that bo
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from gpu_burnin.api.names import READY_LABEL
 from gpu_burnin.system.clock import rfc3339
 from tests.lab import hosts
 
-from .fleet import API_SERVERS, XID_79, Done, Fleet, run, wait_until
+from .fleet import API_SERVERS, XID_79, Fleet, wait_until
+from .lab_nodes import admission, back, back_in_this_boot, create, is_in, is_open, job, now, phase, state, transitions
 
-READY = "muster.node-restriction.kubernetes.io/ready"
 HOLD = "muster.dev/hold-until"
 CONFIG = "/etc/muster/admitter.yaml"
 WATCH_UNIT = "/etc/systemd/system/gpu-burnin-watch.service"
-POD = """
-apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  annotations: {annotations}
-spec:
-  restartPolicy: Never
-  terminationGracePeriodSeconds: 1
-  nodeSelector: {{{ready}: "true", kubernetes.io/hostname: {node}}}
-  containers:
-    - name: job
-      image: lab.muster.dev/tool:1
-      imagePullPolicy: Never
-      args: [serve, ":8080"]
-      resources: {{limits: {{nvidia.com/gpu: "{gpus}"}}}}
-"""
-
-
-def admission(fleet: Fleet, node: str) -> dict[str, Any]:
-    """The ledger of a node."""
-    found: dict[str, Any] = fleet.get("nodeadmission", node)
-    return found
-
-
-def state(fleet: Fleet, node: str) -> str:
-    return str(admission(fleet, node)["status"].get("state", ""))
-
-
-def transitions(fleet: Fleet, node: str, since: str) -> list[dict[str, str]]:
-    return [change for change in admission(fleet, node)["status"].get("transitions", []) if change["at"] >= since]
-
-
-def is_in(fleet: Fleet, node: str) -> bool:
-    """Whether the node takes work: label, no taint of ours, and its ledger says so."""
-    labels = fleet.get("node", node)["metadata"]["labels"]
-    return labels.get(READY) == "true" and not fleet.node_taints(node) and state(fleet, node) == "ready"
-
-
-def back(fleet: Fleet, node: str, timeout_s: float = 240) -> None:
-    wait_until(f"{node} to take work by itself", lambda: is_in(fleet, node), timeout_s=timeout_s)
-
-
-def now() -> str:
-    return rfc3339(datetime.now(UTC))
 
 
 def later(seconds: float) -> str:
     return rfc3339(datetime.now(UTC) + timedelta(seconds=seconds))
-
-
-def muster(fleet: Fleet, *arguments: str) -> Done:
-    """The fleet's command with the everyday admin's kubeconfig."""
-    program = Path(sys.executable).parent / "muster"
-    return run([str(program), *arguments, "--kubeconfig", str(fleet.state / "kubeconfig/admin.kubeconfig")])
 
 
 def leader(fleet: Fleet) -> str:
@@ -118,36 +66,14 @@ def gpus(fleet: Fleet) -> None:
         back(fleet, node)
 
 
-@contextmanager
-def job(fleet: Fleet, name: str, node: str, annotations: Mapping[str, str] | None = None) -> Iterator[None]:
-    """A running pod with a GPU on a node."""
-    made = create(fleet, name, node, annotations)
-    assert made.rc == 0, made.err
-    try:
-        wait_until(f"pod {name} to run", lambda: phase(fleet, name) == "Running", timeout_s=60)
-        yield
-    finally:
-        fleet.kubectl("delete", "pod", name, "--now", "--ignore-not-found")
-
-
-def create(fleet: Fleet, name: str, node: str, annotations: Mapping[str, str] | None = None) -> Done:
-    words = {"name": name, "node": node, "ready": READY, "gpus": 1, "annotations": json.dumps(annotations or {})}
-    return fleet.kubectl("create", "-f", "-", stdin=POD.format(**words))
-
-
-def phase(fleet: Fleet, pod: str) -> str:
-    done = fleet.kubectl("get", "pod", pod, "-o", "jsonpath={.status.phase}")
-    return done.out if done.rc == 0 else "gone"
-
-
 def test_the_ledger_is_a_table_that_people_can_read(fleet: Fleet) -> None:
     table = fleet.kubectl("get", "nodeadmissions").out
     lines = {line.split()[0]: line for line in table.splitlines()[1:]}
     assert set(lines) == {"gpu-1", "gpu-2", "gpu-3"}
     assert "ready" in lines["gpu-1"] and "ready" in lines["gpu-2"] and "ready" not in lines["gpu-3"]
-    told = muster(fleet, "status")
+    told = fleet.muster("status")
     assert told.rc == 0 and "gpu-3" in told.out and "2 ready" in told.out, told.out + told.err
-    ages = json.loads(muster(fleet, "coverage", "--json").out)
+    ages = json.loads(fleet.muster("coverage", "--json").out)
     assert {node["name"] for node in ages["nodes"] if node["age_s"]["quick"] is not None} >= {"gpu-1", "gpu-2"}
 
 
@@ -159,20 +85,6 @@ def test_a_node_that_reboots_is_back_by_itself(fleet: Fleet) -> None:
     back_in_this_boot(fleet, "gpu-1", begun)
 
 
-def back_in_this_boot(fleet: Fleet, node: str, since: str) -> None:
-    """It was out before it came back: no pod could start on the old boot's word."""
-    boot = fleet.must(node, "cat /proc/sys/kernel/random/boot_id").strip()
-    wait_until(
-        f"{node} to be admitted in its new boot",
-        lambda: (admission(fleet, node)["status"].get("accepted") or {}).get("bootID") == boot,
-        timeout_s=360,
-    )
-    back(fleet, node)
-    changes = transitions(fleet, node, since)
-    assert [change["to"] for change in changes][-1] == "ready" and len(changes) >= 2, changes
-    assert fleet.get("node", node)["status"]["nodeInfo"]["bootID"] == boot
-
-
 def test_an_xid_takes_a_working_node_out_and_its_job_keeps_its_hold(fleet: Fleet) -> None:
     begun = now()
     with job(fleet, "holding", "gpu-2", {HOLD: later(3600)}):
@@ -181,7 +93,7 @@ def test_an_xid_takes_a_working_node_out_and_its_job_keeps_its_hold(fleet: Fleet
         wait_until(
             "the label to go and the taints to come",
             lambda: (
-                READY not in fleet.get("node", "gpu-2")["metadata"]["labels"]
+                READY_LABEL not in fleet.get("node", "gpu-2")["metadata"]["labels"]
                 and "muster.dev/quarantine:NoSchedule" in fleet.node_taints("gpu-2")
             ),
             timeout_s=60,
@@ -205,7 +117,7 @@ def test_an_xid_takes_a_working_node_out_and_its_job_keeps_its_hold(fleet: Fleet
         wait_until("the eviction after the hold", lambda: phase(fleet, "holding") == "gone", timeout_s=120)
         assert datetime.now(UTC) > end, "it was evicted before the end of its hold"
     assert "XID_FATAL" in {change["code"] for change in transitions(fleet, "gpu-2", begun)}
-    why = muster(fleet, "why", "gpu-2")
+    why = fleet.muster("why", "gpu-2")
     assert why.rc in (0, 1) and "79" in why.out, why.out + why.err
 
 
@@ -221,17 +133,17 @@ def test_a_brake_holds_back_nothing_that_a_person_asks(fleet: Fleet) -> None:
             lambda: "share" in admission(fleet, "gpu-1")["status"]["next"]["why"],
             timeout_s=60,
         )
-        assert is_open(fleet, "gpu-1") and "BRAKE: gpu-1" in " ".join(muster(fleet, "status").out.split())
-        held = muster(fleet, "node", "hold", "gpu-1", "--reason", "looks at it")
+        assert is_open(fleet, "gpu-1") and "BRAKE: gpu-1" in " ".join(fleet.muster("status").out.split())
+        held = fleet.muster("node", "hold", "gpu-1", "--reason", "looks at it")
         assert held.rc == 0 and "done after" in held.out, held.out + held.err
         assert not is_open(fleet, "gpu-1") and phase(fleet, "under-brake") == "Running"
-        why = " ".join(muster(fleet, "why", "gpu-1").out.split())
+        why = " ".join(fleet.muster("why", "gpu-1").out.split())
         places = [why.index(text) for text in ("79", "held by", "share of nodes")]
         assert places == sorted(places), why
-        out = muster(fleet, "node", "quarantine", "gpu-1", "--reason", "swap it")
+        out = fleet.muster("node", "quarantine", "gpu-1", "--reason", "swap it")
         assert out.rc == 0 and "muster.dev/quarantine:NoSchedule" in fleet.node_taints("gpu-1"), out.out + out.err
         wait_until("its work to leave", lambda: phase(fleet, "under-brake") == "gone", timeout_s=60)
-    muster(fleet, "node", "release", "gpu-1", "--reason", "seen")
+    fleet.muster("node", "release", "gpu-1", "--reason", "seen")
     for node in ("gpu-1", "gpu-2"):
         begun = now()
         hosts.reboot(fleet.lab, node)
@@ -253,15 +165,9 @@ def test_a_reboot_and_a_pass_are_no_power_cycle_until_a_person_says_so(fleet: Fl
         assert not is_open(fleet, "gpu-2")
         command = "muster node retest gpu-2 --power-cycled --reason REASON"
         assert command in admission(fleet, "gpu-2")["status"]["message"]
-        done = muster(fleet, "node", "retest", "gpu-2", "--power-cycled", "--reason", "it was off for a minute")
+        done = fleet.muster("node", "retest", "gpu-2", "--power-cycled", "--reason", "it was off for a minute")
         assert done.rc in (0, 3), done.out + done.err
         back_in_this_boot(fleet, "gpu-2", begun)
-
-
-def is_open(fleet: Fleet, node: str) -> bool:
-    """Whether new pods may be placed on it."""
-    labels = fleet.get("node", node)["metadata"]["labels"]
-    return labels.get(READY) == "true" and "muster.dev/preflight:NoSchedule" not in fleet.node_taints(node)
 
 
 def test_a_node_that_reboots_is_back_by_itself_and_a_gpu_that_was_swapped_meanwhile_is_named(fleet: Fleet) -> None:
@@ -308,7 +214,7 @@ def test_an_agent_that_ends_keeps_new_work_away_and_leaves_the_job(fleet: Fleet,
             wait_until("the agent to be missed", lambda: is_unwatched(fleet, "gpu-1"), timeout_s=300)
             print(f"{ended} to suspect: {time.monotonic() - started:.0f} s (150 are set)")
             assert not is_open(fleet, "gpu-1") and phase(fleet, "unwatched") == "Running"
-            for told in (muster(fleet, "status"), muster(fleet, "why", "gpu-1")):
+            for told in (fleet.muster("status"), fleet.muster("why", "gpu-1")):
                 assert "AGENT_SILENT" in told.out, told.out + told.err
         finally:
             fleet.must("gpu-1", begun_again)
@@ -392,11 +298,11 @@ def test_a_killed_leader_is_followed_by_another(fleet: Fleet) -> None:
         wait_until("another leader", lambda: leader(fleet) not in ("", first), timeout_s=60)
         print(f"takeover after kill -9 of the leader: {time.monotonic() - started:.1f} s (goal 15 s)")
         assert is_in(fleet, "gpu-1")
-        asked = muster(fleet, "node", "hold", "gpu-1", "--reason", "to see that the new leader works")
+        asked = fleet.muster("node", "hold", "gpu-1", "--reason", "to see that the new leader works")
         assert asked.rc == 0, asked.err
         wait_until("the hold to be kept", lambda: state(fleet, "gpu-1") == "held", timeout_s=30)
     finally:
         fleet.must(first, "systemctl start muster-admitter")
-        muster(fleet, "node", "release", "gpu-1", "--reason", "seen")
+        fleet.muster("node", "release", "gpu-1", "--reason", "seen")
     back(fleet, "gpu-1")
     assert admission(fleet, "gpu-1")["status"]["accepted"]["bootID"] == boot

@@ -7,55 +7,18 @@ Only here: Kueue, JobSet, admitter, agent and kubelet together under one job, by
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.lab import hosts
 
-from .fleet import XID_79, Done, Fleet, run, wait_until
-from .prometheus import query
+from .fleet import XID_79, Fleet, wait_until
+from .lab_jobs import STORE, ended, jobset, launch, where, why
+from .lab_nodes import held, state
 
-IMAGE = "lab.muster.dev/python:1"
-# What keeps the teams' work: a job's pods share nothing else between two lives.
-STORE = """
-apiVersion: v1
-kind: Pod
-metadata: {name: store, labels: {app: store}}
-spec:
-  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
-  terminationGracePeriodSeconds: 1
-  containers:
-    - name: store
-      image: IMAGE
-      imagePullPolicy: Never
-      securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-      command:
-        - python3
-        - -c
-        - |
-          import http.server
-          kept = {}
-          class Store(http.server.BaseHTTPRequestHandler):
-              def do_GET(self):
-                  self.send_response(200)
-                  self.end_headers()
-                  self.wfile.write(kept.get(self.path, b"0"))
-              def do_PUT(self):
-                  kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-                  self.send_response(200)
-                  self.end_headers()
-          http.server.ThreadingHTTPServer(("", 8080), Store).serve_forever()
----
-apiVersion: v1
-kind: Service
-metadata: {name: store}
-spec: {selector: {app: store}, ports: [{port: 8080}]}
-""".replace("IMAGE", IMAGE)
 # A step a second; each tenth, and the one at which it is asked to leave, is saved.
 TRAIN = """
 import os, sys, time, urllib.request
@@ -78,45 +41,10 @@ print(f"rank {rank} ends at step {step}", flush=True)
 """
 
 
-def muster(fleet: Fleet, user: str, *words: str) -> Done:
-    """The command as one of the users runs it."""
-    kubeconfig = fleet.state / f"kubeconfig/{user}.kubeconfig"
-    command, *rest = words
-    return run([str(Path(sys.executable).with_name("muster")), command, "--kubeconfig", str(kubeconfig), *rest])
-
-
-def launch(fleet: Fleet, user: str, script: Path, name: str, nodes: int, *words: object) -> None:
-    team = {"user-alice": "vision", "user-bob": "audio"}[user]
-    options = ("--team", team, "--name", name, "--nodes", str(nodes), "--image", IMAGE, "--no-follow")
-    done = muster(fleet, user, "run", str(script), *options, *(["--", *map(str, words)] if words else []))
-    assert done.rc == 0, done.err + done.out
-
-
-def where(fleet: Fleet, team: str, job: str) -> set[str]:
-    """The nodes on which a job's pods run now."""
-    pods = fleet.get("pods", "-n", team, "-l", f"jobset.sigs.k8s.io/jobset-name={job}")["items"]
-    return {pod["spec"]["nodeName"] for pod in pods if pod["status"]["phase"] == "Running"}
-
-
-def jobset(fleet: Fleet, team: str, name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = fleet.get("jobset", "-n", team, name)
-    return found
-
-
-def ended(fleet: Fleet, team: str, name: str) -> bool:
-    return bool(jobset(fleet, team, name)["status"].get("terminalState") == "Completed")
-
-
 def begins(fleet: Fleet, user: str, name: str, rank: int = 0) -> list[int]:
     """The steps at which a rank says that it has begun, of the lives whose logs are still there."""
-    said = muster(fleet, user, "logs", name, "--team", "vision", "--tail", "100").out
+    said = fleet.muster("logs", name, "--team", "vision", "--tail", "100", user=user).out
     return [int(line.split()[-1]) for line in said.splitlines() if f"rank {rank} of " in line and "begins" in line]
-
-
-def why(fleet: Fleet, user: str, job: str) -> str:
-    done = muster(fleet, user, "why", job)
-    assert done.rc == 0, done.err
-    return " ".join(done.out.split())
 
 
 @pytest.fixture(scope="module")
@@ -147,16 +75,6 @@ def pod_runs(fleet: Fleet, name: str) -> bool:
     return bool(fleet.get("pod", "-n", "vision", name)["status"]["phase"] == "Running")
 
 
-def held(fleet: Fleet, node: str) -> bool:
-    """Whether its new burn-in has found its faults, and everybody who asks is told of them."""
-    told = [f'gpu_burnin_reasons{{instance="{node}"}}', "muster:burnin_reason_nodes"]
-    return not ready(fleet, node) and all(query(fleet, one) for one in told)
-
-
-def ready(fleet: Fleet, node: str) -> bool:
-    return bool(fleet.get("nodeadmission", node)["status"].get("state") == "ready")
-
-
 def test_a_gang_of_three_waits_for_the_held_node_and_runs_when_it_is_mended(teams: Fleet, script: Path) -> None:
     launch(teams, "user-alice", script, "three", 3, 45, "three")
     said = str(
@@ -171,12 +89,12 @@ def test_a_gang_of_three_waits_for_the_held_node_and_runs_when_it_is_mended(team
     hosts.install_scenario(teams.lab, "gpu-3", "healthy-2gpu")
     hosts.reboot(teams.lab, "gpu-3")
     mended = time.monotonic()
-    wait_until("gpu-3", lambda: ready(teams, "gpu-3"), timeout_s=240)
+    wait_until("gpu-3", lambda: state(teams, "gpu-3") == "ready", timeout_s=240)
     admitted = time.monotonic()
     every = {"gpu-1", "gpu-2", "gpu-3"}
     wait_until("three nodes", lambda: where(teams, "vision", "three") == every, timeout_s=60)
     print(f"gpu-3 rebooted to ready {admitted - mended:.1f} s, to three pods {time.monotonic() - admitted:.1f} s more")
-    shown = json.loads(muster(teams, "user-alice", "teams", "--json").out)
+    shown = json.loads(teams.muster("teams", "--json", user="user-alice").out)
     vision = next(one for one in shown["teams"] if one["name"] == "vision")
     assert [(one["used"], one["borrowed"]) for one in vision["shares"]] == [(6, 2)], vision
 

@@ -23,9 +23,10 @@ from tests.support.bmc import PASSWORD, USER, FakeBmc, fake_bmc
 from tests.support.bmc_hosts import BmcHosts
 
 from .fleet import Fleet, wait_until
+from .lab_jobs import ended, launch, where, why
+from .lab_nodes import held
 from .prometheus import query
-from .test_1_roles import verify
-from .test_8_jobs import ended, held, launch, muster, where, why
+from .role_verify import verify
 
 pytestmark = pytest.mark.soak
 NODES = ("gpu-1", "gpu-2", "gpu-3")
@@ -139,7 +140,7 @@ def test_idle_machines_go_off_and_nobody_misses_them(scaled: Scaled) -> None:
     wait_until("all machines to be off", lambda: scaled.off() == {*NODES}, timeout_s=240)
     assert sorted(one[:2] for one in scaled.orders) == [("GracefulShutdown", node) for node in NODES]
     assert set(states(fleet).values()) == {"held"}
-    counted = json.loads(muster(fleet, "admin", "status", "--json").out)["states"]
+    counted = json.loads(fleet.muster("status", "--json").out)["states"]
     assert (counted["off"], counted["held"]) == (3, 0), counted
 
     def known() -> bool:
@@ -179,7 +180,7 @@ def test_a_gang_gets_the_machines_that_it_waits_for_and_the_sick_one_is_left_out
         f"replaced after {third - ordered:.1f} s, from there to both pods {time.monotonic() - third:.1f} s"
     )
     assert "SICK" in str(scaled.power(SICK)["status"]), scaled.power(SICK)["status"]
-    told = muster(fleet, "admin", "why", f"node/{SICK}").out
+    told = fleet.muster("why", f"node/{SICK}").out
     assert "machine failed" in told, told
     assert "wakes" in why(fleet, "user-alice", "vision/wakes")
 

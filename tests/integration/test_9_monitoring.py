@@ -6,44 +6,27 @@ Only here: the exporters of the roles on their hosts, and alerts by faults of ho
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from functools import partial
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
-import yaml
 
 from tests.lab.fleet import LAB_INVENTORY
 from tests.lab.model import read_groups
 from tests.support.series_budget import FLEET_SERIES, LARGE, NODE_SERIES, kept, too_many
 
+from .alert_cases import groups
 from .alert_courses import seconds
 from .alert_faults import FAULTS, SICK, caused, stopped
-from .fleet import Fleet, run, wait_until
-from .prometheus import ask, query
-from .test_alert_rules import RULES
+from .fleet import Fleet, wait_until
+from .prometheus import alerts_in, ask, query, told_of
 
 # An alert with a longer `for` is seen pending here; test_alert_replay.py sees it fire.
 LONGEST_FOR_S = 60
 FOR_S: dict[str, float] = {
-    rule["alert"]: seconds(rule.get("for", "0s"))
-    for path in RULES.glob("*.yml")
-    for group in yaml.safe_load(path.read_text())["groups"]
-    for rule in group["rules"]
-    if "alert" in rule
+    rule["alert"]: seconds(rule.get("for", "0s")) for group in groups() for rule in group["rules"] if "alert" in rule
 }
-
-
-def alerts_in(fleet: Fleet, state: str = "pending|firing") -> set[tuple[str, str]]:
-    """The alerts of Prometheus with what they are about. Those pending were not yet there long enough to be told."""
-    return {
-        (one["labels"]["alertname"], one["labels"].get("instance", ""))
-        for one in ask(fleet, "/api/v1/alerts")["alerts"]
-        if one["state"] in state.split("|")
-    }
 
 
 def _is_raised(fleet: Fleet, about: tuple[str, str]) -> bool:
@@ -53,12 +36,6 @@ def _is_raised(fleet: Fleet, about: tuple[str, str]) -> bool:
 
 def _ready(fleet: Fleet) -> bool:
     return fleet.ssh("mon-1", "curl -sS -f -m 5 http://127.0.0.1:9090/-/ready").rc == 0
-
-
-def told_of(fleet: Fleet) -> dict[tuple[str, str], dict[str, Any]]:
-    """The alerts of Alertmanager, by name and what they are about."""
-    alerts = json.loads(fleet.must("mon-1", "curl -sS -m 10 http://127.0.0.1:9093/api/v2/alerts"))
-    return {(one["labels"]["alertname"], one["labels"].get("instance", "")): one for one in alerts}
 
 
 def test_every_target_is_read_and_none_is_missing(fleet: Fleet) -> None:
@@ -78,10 +55,7 @@ def test_every_target_is_read_and_none_is_missing(fleet: Fleet) -> None:
 
 def test_a_person_reads_it_by_the_host_s_name_in_the_inventory(fleet: Fleet) -> None:
     """With the address, the user and the key of the inventory, as site.yml has left them on the controller."""
-    program = Path(sys.executable).parent / "muster"
-    kubeconfig = fleet.state / "kubeconfig/admin.kubeconfig"
-    words = ["status", "--control-plane", "--json", "--monitoring", "mon-1", "--kubeconfig", str(kubeconfig)]
-    done = run([str(program), *words])
+    done = fleet.muster("status", "--control-plane", "--json", "--monitoring", "mon-1")
     assert done.rc == 0, done.err
     found = json.loads(done.out)["control_plane"]
     assert found["source"] == "mon-1" and found["problems"] == [], found

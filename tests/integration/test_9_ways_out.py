@@ -19,7 +19,7 @@ import pytest
 from tests.lab import wall
 
 from .fleet import API_SERVERS, Fleet, wait_until
-from .test_8_jobs import STORE, muster
+from .lab_jobs import STORE
 
 NOBODY, FORBIDDEN, CLOSED, NO_ANSWER = "401", "403", "ConnectionRefusedError", "TimeoutError"
 # The server ends it for want of a client certificate: in the handshake, or, by TLS 1.3, at the first request.
@@ -237,7 +237,7 @@ def test_without_a_firewall_etcd_asks_for_a_certificate_and_the_admitter_is_not_
 
 
 def test_muster_who_tells_the_exec_from_the_hosts_logs(fleet: Fleet, tried: Tried) -> None:
-    done = muster(fleet, "admin", "who", "vision", "--since", "10m", "--json")
+    done = fleet.muster("who", "vision", "--since", "10m", "--json")
     assert done.rc == 0, done.err
     told = json.loads(done.out)
     assert sorted(told["logs"]) == sorted(API_SERVERS), told["notes"]
@@ -247,5 +247,5 @@ def test_muster_who_tells_the_exec_from_the_hosts_logs(fleet: Fleet, tried: Trie
     assert mine and all(one["refused"] is None for one in mine), told["did"]
     refused = [one["refused"] for one in told["did"] if one["who"] == "system:serviceaccount:vision:default"]
     assert any("secrets" in why for why in refused if why), "the pod's own token too"
-    text = muster(fleet, "admin", "who", "vision", "--since", "10m")
+    text = fleet.muster("who", "vision", "--since", "10m")
     assert "exec in pods/store" in " ".join(text.out.split()), text.out + text.err

@@ -11,8 +11,7 @@ import pytest
 
 from .alert_faults import DUE, LEFT
 from .fleet import Fleet, wait_until
-from .prometheus import query
-from .test_9_monitoring import alerts_in, told_of
+from .prometheus import alerts_in, query, told_of
 
 HOUR_S = 3600
 

@@ -11,22 +11,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
+from .alert_cases import cases, groups
 from .alert_cases.case import Case
 from .alert_fleet import Fleet, aim, running, written
 from .alert_kinds import kinds_of, of_each_kind
 from .alert_replay import INTERVAL_S, Replay, Seen, alerts_of, complaints, lanes
 from .kube import until
-from .test_alert_rules import RULES, cases
 
 pytestmark = pytest.mark.slow
-GROUPS: list[dict[str, Any]] = [
-    group for path in sorted(RULES.glob("*.yml")) for group in yaml.safe_load(path.read_text())["groups"]
-]
+GROUPS = groups()
 ALERTS = alerts_of(GROUPS)
 # Of numbers that no exporter shows.
 BY_PROMETHEUS_ITSELF = {

@@ -8,24 +8,22 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpu_burnin.fleet.attach import monitoring
 from gpu_burnin.hardware.xid import Runtime, load_xids
 from tests.lab.image import ensure_image
 
+from .alert_cases import RULES, cases, groups
 from .alert_cases.case import Case
 from .alert_faults import DUE, ELSEWHERE, FAULTS, LEFT
 from .alert_replay import alerts_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-RULES = REPOSITORY / "roles" / "fleet_monitoring" / "files" / "rules"
 RUNBOOK = REPOSITORY / "docs" / "operations" / "alerts.md"
 
 
@@ -35,20 +33,8 @@ def promtool() -> Path:
     return ensure_image() / "usr" / "bin" / "promtool"
 
 
-def cases() -> Iterator[Case]:
-    """Those of each file of rules with alerts, from the module of its name."""
-    for path in sorted(RULES.glob("*.yml")):
-        if "alert:" not in path.read_text():
-            continue
-        yield from import_module(f"{__package__}.alert_cases.{path.stem.replace('-', '_')}").CASES
-
-
-def _groups() -> list[dict[str, Any]]:
-    return [group for path in sorted(RULES.glob("*.yml")) for group in yaml.safe_load(path.read_text())["groups"]]
-
-
 def _alerts() -> dict[str, dict[str, Any]]:
-    return {rule["alert"]: rule for group in _groups() for rule in group["rules"] if "alert" in rule}
+    return {rule["alert"]: rule for group in groups() for rule in group["rules"] if "alert" in rule}
 
 
 def _only(alert: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,7 +60,7 @@ def _test(case: Case, series: Mapping[str, str], expected: list[dict[str, Any]],
 
 
 def test_each_alert_fires_by_its_fault_and_not_without_it(promtool: Path, tmp_path: Path) -> None:
-    alerts, groups = _alerts(), _groups()
+    alerts, every = _alerts(), groups()
     tests: dict[str, list[dict[str, Any]]] = {}
     for case in cases():
         rule = alerts[case.alert]
@@ -88,7 +74,7 @@ def test_each_alert_fires_by_its_fault_and_not_without_it(promtool: Path, tmp_pa
     files = []
     for alert, its in tests.items():
         rules, file = tmp_path / f"{alert}.yml", tmp_path / f"{alert}-tests.yml"
-        rules.write_text(json.dumps({"groups": _only(alert, groups)}))
+        rules.write_text(json.dumps({"groups": _only(alert, every)}))
         file.write_text(json.dumps({"rule_files": [str(rules)], "tests": its}))
         files.append(file)
 
@@ -158,11 +144,11 @@ def test_prometheus_takes_every_file_of_rules(promtool: Path) -> None:
 
 
 def test_an_alert_is_tested_with_all_that_it_reads() -> None:
-    groups = _groups()
+    every = groups()
     for alert in _alerts():
-        only = _only(alert, groups)
+        only = _only(alert, every)
         assert [rule["alert"] for group in only for rule in group["rules"] if "alert" in rule] == [alert]
-        assert alerts_of(only)[alert] == alerts_of(groups)[alert]
+        assert alerts_of(only)[alert] == alerts_of(every)[alert]
 
 
 def test_no_alert_is_without_a_test_and_a_runbook() -> None:
@@ -187,7 +173,7 @@ def test_the_lab_raises_alerts_that_there_are() -> None:
 def test_the_xids_that_are_alerts_are_those_that_take_a_node_from_work() -> None:
     revoking = {code for code, xid in load_xids().xids.items() if xid.runtime is Runtime.REVOKE}
     [expression] = [
-        rule["expr"] for group in _groups() for rule in group["rules"] if rule.get("record") == "muster:xid_fatal"
+        rule["expr"] for group in groups() for rule in group["rules"] if rule.get("record") == "muster:xid_fatal"
     ]
     of_dcgm = " or ".join(f"DCGM_FI_DEV_XID_ERRORS == {code}" for code in sorted(revoking))
     assert expression.startswith(f'gpu_burnin_watch_xids_total{{class="revoke"}} > 0 or (({of_dcgm}) unless ')

@@ -19,10 +19,9 @@ from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import tea
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api.names import ADMITTER_USER, PROVISIONER_USER, Names
-from tests.integration.jobs_stack import GPUS, MODEL, Jobs
+from tests.integration.jobs_stack import GPUS, KUEUE, MODEL, Jobs
 from tests.integration.kube import APPLY, MERGE_PATCH, until
 from tests.integration.kube_files import REPOSITORY
-from tests.integration.test_teams import KUEUE, is_active, run
 
 BALLOONS, OWNER, BORROWER = "balloons", "b-vision", "b-text"
 PLACES = {f"b-{number}": {"leaf": "b-leaf", "rack": f"b-rack-{number % 2}"} for number in range(1, 5)}
@@ -56,7 +55,7 @@ def fleet(jobs: Jobs) -> Iterator[Jobs]:
     path = f"{KUEUE}/admissionchecks/verified/status"
     assert jobs.root.request("PATCH", path, {"status": {"conditions": [active]}}, MERGE_PATCH).status == 200
     for team in teams:
-        until(f"the queue of {team}", lambda team=team: is_active(jobs, team))  # type: ignore[misc]
+        until(f"the queue of {team}", lambda team=team: jobs.is_active(team))  # type: ignore[misc]
     yield jobs
     for team in teams:
         jobs.root.request("DELETE", f"/apis/batch/v1/namespaces/{team}/jobs?propagationPolicy=Background")
@@ -103,13 +102,13 @@ def test_balloons_fill_idle_nodes_give_way_and_come_back(fleet: Jobs) -> None:
     settled(fleet, "a balloon on each node", lambda: nodes_of(fleet, BALLOONS) == set(PLACES))
 
     # Topology-aware admission: one rack, of which no node is free.
-    run(fleet, OWNER, "train", 2)
+    fleet.run_job(OWNER, "train", 2)
     took_s = settled(fleet, "two nodes of the owner", lambda: len(nodes_of(fleet, OWNER)) == 2)
     assert took_s < 30
     assert len(nodes_of(fleet, BALLOONS)) == 2 and not nodes_of(fleet, BALLOONS) & nodes_of(fleet, OWNER)
 
     # Whoever borrows goes before those of weight 0; of two teams of weight 1 each would have a node.
-    run(fleet, BORROWER, "sweep", 2)
+    fleet.run_job(BORROWER, "sweep", 2)
     settled(fleet, "two nodes of the borrower", lambda: len(nodes_of(fleet, BORROWER)) == 2)
     assert nodes_of(fleet, BALLOONS) == set() and len(nodes_of(fleet, OWNER)) == 2
 

@@ -15,9 +15,10 @@ import pytest
 
 from gpu_burnin.api.names import GPU_LABEL, RACK_LABEL, READY_LABEL, TEAM_LABEL, Names
 from gpu_burnin.api.record import Hardware, Place
-from tests.integration.admitter_fleet import LEDGER, Machine, admitters, make_machines
+from tests.integration.admitter_fleet import Machine, admitters, make_machines
 from tests.integration.gate import NODES, merge, numbers, refused
 from tests.integration.kube import NO_BINARIES, Client, Server, api_server, apply_ledger, binaries, until
+from tests.integration.ledger import LEDGER
 from tests.support.admission_helpers import Signer, new_host_key
 
 NAMES = Names()

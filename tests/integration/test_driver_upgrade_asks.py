@@ -22,7 +22,7 @@ from gpu_burnin.fleet.driver_upgrade.plan import HostView, plan
 from gpu_burnin.fleet.repair.cluster import Cluster
 from tests.integration.gate import held_node, merge
 from tests.integration.kube import Client, Server
-from tests.integration.test_ledger_policies import LEDGER, NAMES, change
+from tests.integration.ledger import LEDGER, NAMES, change
 
 OLD, NEW = "575.57.08", "580.105.08"
 WHO = "ann@example.com"

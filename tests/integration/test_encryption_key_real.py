@@ -31,7 +31,7 @@ from gpu_burnin.admission.rewrite import count, rewrite
 from gpu_burnin.system.files import write_atomic
 
 from .etcd_cluster import NO_TOOLS, tool, tools
-from .kube import NO_BINARIES, Client, Part, Server, api_server, binaries, ended, free_ports, until
+from .kube import NO_BINARIES, Client, Server, api_server, beside, binaries, ended, until
 from .kube_files import REPOSITORY, defaults, render
 
 SECRETS = "/api/v1/namespaces/default/secrets"
@@ -203,21 +203,6 @@ def put_back(fleet: Fleet, made: Snapshot) -> None:
     etcd_restore.prepare(places, made.database, digest, member, tool=str(tool("etcdutl")))
     etcd_restore.exchange(places)
     etcd.start()
-
-
-def beside(first: Server) -> Server:
-    """A second API server with files of its own on the same etcd."""
-    (port,) = free_ports(1)
-    own = {
-        "--secure-port": str(port),
-        "--audit-log-path": str(first.directory / "audit-2.log"),
-        "--encryption-provider-config": str(first.directory / "encryption-2.yaml"),
-    }
-    (first.directory / "encryption-2.yaml").write_text((first.directory / "encryption.yaml").read_text())
-    words = [word.partition("=") for word in first.apiserver.command]
-    command = [f"{name}={own.get(name, value)}" if equals else name for name, equals, value in words]
-    part = Part(command, first.directory / "apiserver-2.log")
-    return Server(port, first.directory, first.authority, first.etcd, part)
 
 
 def secret(name: str, value: int) -> dict[str, Any]:

@@ -5,27 +5,21 @@ Only here: members join and vote, killed at each step, while somebody writes.
 
 from __future__ import annotations
 
-import base64
 import re
 import shutil
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
-from ansible_collections.muster.fleet.plugins.module_utils.etcd import api as etcd_api
 from ansible_collections.muster.fleet.plugins.module_utils.etcd import replace as etcd_replace
 from ansible_collections.muster.fleet.plugins.module_utils.etcd.replace import Step
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 
-from .etcd_cluster import NO_TOOLS, Cluster, etcd_cluster, tools
+from .etcd_cluster import JOIN, NO_TOOLS, Cluster, etcd_cluster, healthy, tools
+from .etcd_writer import written
 from .kube import until
 
-# Between two writes: fifty a second are enough to see one lost.
-PAUSE_S = 0.02
-_JOIN = ("--initial-cluster-state", "existing")
 ALL = [Step.REMOVE, Step.PREPARE, Step.ADD, Step.START, Step.CATCH_UP, Step.PROMOTE, Step.FINISH]
 
 
@@ -53,7 +47,7 @@ class Host:
         return process is not None and process.poll() is None
 
     def joining(self) -> bool:
-        return tuple(self.cluster.parts[self.name].command[-2:]) == _JOIN
+        return self.cluster.joining(self.name)
 
     def stop(self) -> None:
         self.cluster.parts[self.name].kill()
@@ -64,23 +58,18 @@ class Host:
 
     def prepare(self) -> None:
         part = self.cluster.parts[self.name]
-        part.command = [*part.command, *_JOIN]
+        part.command = [*part.command, *JOIN]
 
     def start(self) -> None:
         self.cluster.parts[self.name].start()
 
     def finish(self) -> None:
         part = self.cluster.parts[self.name]
-        part.command = part.command[: -len(_JOIN)]
-
-
-def credentials(cluster: Cluster) -> etcd_api.Credentials:
-    return etcd_api.Credentials(*cluster.credentials[1::2])
+        part.command = part.command[: -len(JOIN)]
 
 
 def view(cluster: Cluster, name: str) -> etcd_replace.Cluster:
-    apis = {one: etcd_api.connect(url, credentials(cluster), 5.0) for one, url in cluster.clients.items()}
-    return etcd_replace.Cluster(name, cluster.peers, apis)
+    return etcd_replace.Cluster(name, cluster.peers, cluster.apis(5.0))
 
 
 def replacement(
@@ -90,64 +79,10 @@ def replacement(
     return etcd_replace.Replacement(view(cluster, name), Host(cluster, name), confirmed, 120, settle_s)
 
 
-@dataclass
-class Writer:
-    """Writes one key after the other through any member, and keeps those that were acknowledged."""
-
-    cluster: Cluster
-    acknowledged: list[str] = field(default_factory=list)
-    longest_gap_s: float = 0.0
-    stop: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        apis = [etcd_api.connect(url, credentials(self.cluster), 1.0) for url in self.cluster.clients.values()]
-        last, number = time.monotonic(), 0
-        while not self.stop.wait(PAUSE_S):
-            number += 1
-            key = f"writer/{number:08}"
-            body = {"key": base64.b64encode(key.encode()).decode(), "value": "MQ=="}
-            try:
-                apis[number % len(apis)]("/v3/kv/put", body)
-            except FleetError:
-                continue
-            self.acknowledged.append(key)
-            now = time.monotonic()
-            self.longest_gap_s, last = max(self.longest_gap_s, now - last), now
-
-
-@contextmanager
-def written(cluster: Cluster) -> Iterator[Writer]:
-    """Writes go on meanwhile; afterwards all that was acknowledged is on every member."""
-    cluster.ctl("etcd-1", "del", "--prefix", "writer/")
-    writer = Writer(cluster)
-    thread = threading.Thread(target=writer.run)
-    thread.start()
-    try:
-        until("the first writes", lambda: len(writer.acknowledged) > 20, 30)
-        yield writer
-    finally:
-        writer.stop.set()
-        thread.join()
-    for member in cluster.clients:
-        there = set(cluster.ctl(member, "get", "--prefix", "writer/", "--keys-only").stdout.split())
-        assert not set(writer.acknowledged) - there, member
-
-
 def lose(cluster: Cluster, name: str) -> None:
     """Kill -9, and an empty disk."""
     cluster.parts[name].kill()
     shutil.rmtree(cluster.data_dir(name))
-
-
-def healthy(cluster: Cluster) -> None:
-    """Three voters, each healthy, and none that joins any more."""
-    for name, url in cluster.clients.items():
-        health = etcd_api.wait_healthy(
-            lambda url=url: etcd_api.probe(url, credentials(cluster), list(cluster.clients)),
-            60,
-        )
-        assert health.healthy, (name, health.reason)
-        assert not Host(cluster, name).joining()
 
 
 @pytest.mark.parametrize("which", ["the first", "the leader", "a follower"])

@@ -16,9 +16,9 @@ from ansible_collections.muster.fleet.plugins.module_utils.host.program_versions
 from gpu_burnin.fleet.mirror.programs import ETCD_VERSION
 from tests.lab.binaries import NEXT_ETCD, NEXT_ETCD_VERSION
 
-from .etcd_cluster import NO_TOOLS, Cluster, etcd_cluster, tool, tools
+from .etcd_cluster import NO_TOOLS, Cluster, etcd_cluster, healthy, tool, tools
+from .etcd_writer import written
 from .kube import until
-from .test_etcd_replace_real import credentials, healthy, written
 
 OLD, NEW = ETCD_VERSION, NEXT_ETCD_VERSION
 
@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def members(cluster: Cluster) -> Members:
-    return Members({name: etcd_api.connect(url, credentials(cluster), 5.0) for name, url in cluster.clients.items()})
+    return Members(cluster.apis(5.0))
 
 
 def reported(cluster: Cluster, what: str) -> set[str]:
@@ -73,7 +73,7 @@ def test_up_and_down_again_under_a_writer(cluster: Cluster) -> None:
         wait_for(cluster, "3.7")
         up = len(writer.acknowledged)
         assert reported(cluster, "etcdserver") == {NEW}
-        healths = {name: etcd_api.probe(url, credentials(cluster), []) for name, url in cluster.clients.items()}
+        healths = {name: etcd_api.probe(url, cluster.api_credentials, []) for name, url in cluster.clients.items()}
         assert [name for name, health in healths.items() if health.leads] == [cluster.leader()]
         # The first asks for it, the others find it asked for.
         assert change(cluster, OLD) == [Action.ENABLE, Action.NONE, Action.NONE]

@@ -17,7 +17,7 @@ from gpu_burnin.fleet.fabric.keep import InLedger
 from gpu_burnin.fleet.repair.cluster import Cluster
 from gpu_burnin.system.clock import parse_rfc3339
 from tests.integration.kube import MERGE_PATCH, Client, Server
-from tests.integration.test_ledger_policies import LEDGER, NAMES, entry
+from tests.integration.ledger import LEDGER, NAMES, entry
 from tests.support.clocks import wait_until
 
 RUN = "6f1d9c0e-5a6b-4c3d-8e2f-000000000001"

@@ -18,11 +18,12 @@ from click.testing import CliRunner
 
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.system.clock import rfc3339_s
-from tests.integration.admitter_fleet import LEDGER, Machine, Person, Process, admitters
+from tests.integration.admitter_fleet import Machine, Person, Process, admitters
 from tests.integration.checked_team import TEAM, check_state, job_of, join_team, team_objects
 from tests.integration.fabric_agents import SETTINGS, agent, fabric_machine, proof
 from tests.integration.jobs_stack import Jobs
 from tests.integration.kube import MERGE_PATCH, until
+from tests.integration.ledger import LEDGER
 
 # Beside the stack that it shares it costs as much as all tests of a job's check: 10 to 14 CPU s.
 pytestmark = pytest.mark.soak

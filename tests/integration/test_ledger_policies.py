@@ -11,32 +11,17 @@ import pytest
 
 from gpu_burnin.api.crd import crd
 from gpu_burnin.api.names import LEASE, PAUSE, SYSTEM_NAMESPACE, Names
-from gpu_burnin.api.record import Ask, Hardware, Identity, NodeAdmission, Place, Spec, document
+from gpu_burnin.api.record import Ask, Identity, NodeAdmission, Spec, document
 from tests.integration.gate import NODES, admitted_node, attacker, held_node, kubelet, merge, numbers, refused
-from tests.integration.kube import APPLY, JSON_PATCH, MERGE_PATCH, Client, Reply, Server
+from tests.integration.kube import APPLY, JSON_PATCH, MERGE_PATCH, Client, Server
+from tests.integration.ledger import KEY, LEDGER, NAMES, change, entry
 
-NAMES = Names()
-LEDGER = f"/apis/{NAMES.api_version}/nodeadmissions"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases"
 CONFIG_MAPS = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps"
-KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJAmHXklaux7lqpKcV5gDZka5HDeDLI27rIyqJDQAkfk"
 ATTACKERS = ["root", "admin", "kubelet"]
 ADMITTED = {"state": "ready", "highestSequence": 1}
 TIME = "2026-11-22T12:00:00Z"
-
-
-def entry(provisioner: Client, spec: Spec | None = None) -> str:
-    """A node's entry, as the provisioner makes it."""
-    name = f"led-{next(numbers)}"
-    made = document(NodeAdmission(name, spec or Spec(Identity(KEY, "machine"), Hardware(8), place=Place("r1"))), NAMES)
-    reply = provisioner.request("POST", LEDGER, made)
-    assert reply.status == 201, reply.message
-    return name
-
-
-def change(client: Client, name: str, body: dict[str, Any], subresource: str = "") -> Reply:
-    return client.request("PATCH", f"{LEDGER}/{name}{subresource}", body, MERGE_PATCH)
 
 
 def ask(who: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from gpu_burnin.api.record import State, Status, Tested, Transition, status_docu
 from gpu_burnin.cli.muster import main as muster
 from tests.integration.gate import held_node
 from tests.integration.kube import MERGE_PATCH, Client, Server
-from tests.integration.test_ledger_policies import LEDGER, NAMES, entry
+from tests.integration.ledger import LEDGER, NAMES, entry
 
 Muster = Callable[..., Result]
 Tested.__test__ = False  # type: ignore[attr-defined]

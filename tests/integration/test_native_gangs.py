@@ -20,12 +20,12 @@ from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api.names import TEAM_MEMBER_ROLE
 from gpu_burnin.cli.muster import main as muster
 from gpu_burnin.fleet.cluster.native_gangs import GANGS_API, gangs_left
+from tests.integration.gangs import TEAM, gang, stale_choice, with_team
 from tests.integration.jobs_stack import NAMES, Jobs
 from tests.integration.jobs_start import jobs_stack
 from tests.integration.kube import NO_BINARIES, apply_ledger, binaries, until
 from tests.integration.native import gang_flags
 from tests.integration.teams import RBAC, bind, member
-from tests.integration.test_gangs import TEAM, gang, stale_choice, with_team
 
 GROUPS = f"/apis/{GANGS_API}/namespaces/{TEAM}"
 MEMBER = "ann"

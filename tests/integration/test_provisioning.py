@@ -20,9 +20,9 @@ from gpu_burnin.api.names import PROVISIONER_USER, Names
 from gpu_burnin.api.record import Ask, Hardware, Identity, NodeAdmission, Spec, State, Status
 from tests.integration.gate import numbers
 from tests.integration.kube import MERGE_PATCH, Client, Server
+from tests.integration.ledger import LEDGER
 
 NAMES = Names()
-LEDGER = f"/apis/{NAMES.api_version}/nodeadmissions"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJAmHXklaux7lqpKcV5gDZka5HDeDLI27rIyqJDQAkfk"
 
 

@@ -18,11 +18,11 @@ from gpu_burnin.api.record import Identity, NodeAdmission, Spec, document
 from gpu_burnin.cli.muster.main import cli
 from tests.integration.gate import NODES, held_node, numbers, refused
 from tests.integration.kube import JSON_PATCH, MERGE_PATCH, Client, Server
+from tests.integration.ledger import LEDGER
 from tests.lab.paths import REPOSITORY
 
 MANIFEST = REPOSITORY / "playbooks/files/random-tests.yaml"
 NAMES = Names()
-LEDGER = f"/apis/{NAMES.api_version}/nodeadmissions"
 NAMESPACE = "muster-system"
 USER = f"system:serviceaccount:{NAMESPACE}:muster-random-tests"
 PLURALS = {

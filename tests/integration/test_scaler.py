@@ -21,10 +21,10 @@ from gpu_burnin.cli.muster import main as muster
 from tests.integration.admitter_fleet import admitters
 from tests.integration.gate import kubelet, numbers, refused
 from tests.integration.kube import MERGE_PATCH, Client, Server, api_server, apply_ledger, until
+from tests.integration.ledger import LEDGER
 from tests.integration.scaler_site import MODEL, Cloud, machines_known, scaler, wait_for_order
 
 NAMES = Names()
-LEDGER = f"/apis/{NAMES.api_version}/nodeadmissions"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases"
 TIME = "2026-11-27T12:00:00.000Z"
 WISH = {"power": "off", "who": SCALER_USER, "why": "idle", "since": TIME}

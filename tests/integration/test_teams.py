@@ -24,11 +24,10 @@ from ansible_collections.muster.fleet.plugins.module_utils.jobs.teams import tea
 
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.api.names import ADMITTER_USER, CHECK, POWER_CHECK, PROVISIONER_USER, TEAM_LABEL, Names
-from tests.integration.jobs_stack import GPUS, MODEL, NAMES, Jobs
+from tests.integration.jobs_stack import GPUS, KUEUE, MODEL, NAMES, Jobs
 from tests.integration.kube import APPLY, MERGE_PATCH, until
 from tests.integration.kube_files import REPOSITORY
 
-KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 PLACES = {f"t-{number}": {"leaf": "t-leaf", "rack": f"t-rack-{number % 2}"} for number in range(1, 6)}
 EXPECTS = {name: {"gpus": GPUS, "model": MODEL} for name in PLACES}
 # Two nodes, one node that is nobody else's to borrow, and one of its own; one is no team's.
@@ -68,43 +67,11 @@ def teams(jobs: Jobs, applier: Applier) -> Iterator[Applier]:
     reply = jobs.root.request("PATCH", path, {"status": {"conditions": [active]}}, MERGE_PATCH)
     assert reply.status == 200, reply.message
     for team in TEAMS:
-        until(f"the queue of {team}", lambda team=team: is_active(jobs, team))  # type: ignore[misc]
+        until(f"the queue of {team}", lambda team=team: jobs.is_active(team))  # type: ignore[misc]
     yield applier
     for team in TEAMS:
         end(jobs, team)
     have(applier, {})
-
-
-def is_active(jobs: Jobs, team: str) -> bool:
-    conditions = jobs.get(f"{KUEUE}/clusterqueues/{team}").get("status", {}).get("conditions", [])
-    return any(one["type"] == "Active" and one["status"] == "True" for one in conditions)
-
-
-def run(jobs: Jobs, team: str, name: str, pods: int) -> None:
-    """A Job of whole nodes, as a member writes it: no queue, no limits of CPU and memory."""
-    container = {
-        "name": "main",
-        "image": "none",
-        "resources": {"requests": {"nvidia.com/gpu": GPUS}, "limits": {"nvidia.com/gpu": GPUS}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "runAsNonRoot": True,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    }
-    item = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": team},
-        "spec": {
-            "parallelism": pods,
-            "completions": pods,
-            "completionMode": "Indexed",
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
-        },
-    }
-    assert jobs.apply(item).status == 201
 
 
 def workload(jobs: Jobs, team: str) -> dict[str, Any]:
@@ -234,7 +201,7 @@ def test_the_inventory_of_this_file_is_right() -> None:
 
 
 def test_a_job_waits_for_its_check_and_runs_on_nodes_of_nobody(teams: Applier, jobs: Jobs) -> None:
-    run(jobs, "t-vision", "borrows", 3)
+    jobs.run_job("t-vision", "borrows", 3)
     try:
         verified(jobs, "t-vision")
         until("pods on nodes", lambda: len(jobs.bound("t-vision")) == 3)
@@ -246,7 +213,7 @@ def test_a_job_waits_for_its_check_and_runs_on_nodes_of_nobody(teams: Applier, j
 
 
 def test_a_team_that_borrows_none_gets_no_more_than_its_own(teams: Applier, jobs: Jobs) -> None:
-    run(jobs, "t-text", "too-large", 2)
+    jobs.run_job("t-text", "too-large", 2)
     try:
         until(
             "a word of the queue", lambda: "quota" in str(workload(jobs, "t-text").get("status", {}).get("conditions"))
@@ -257,7 +224,7 @@ def test_a_team_that_borrows_none_gets_no_more_than_its_own(teams: Applier, jobs
 
 
 def test_a_dedicated_team_runs_on_its_own_node_with_its_toleration(teams: Applier, jobs: Jobs) -> None:
-    run(jobs, "t-audio", "own", 1)
+    jobs.run_job("t-audio", "own", 1)
     try:
         verified(jobs, "t-audio")
         until("a pod on the own node", lambda: list(jobs.bound("t-audio").values()) == ["t-5"])
@@ -286,7 +253,7 @@ def test_a_queue_that_an_admin_stopped_stays_stopped_and_a_changed_one_is_put_ba
 
 def test_a_team_with_work_is_not_removed_and_one_without_is(teams: Applier, jobs: Jobs) -> None:
     rest = {name: team for name, team in TEAMS.items() if name != "t-audio"}
-    run(jobs, "t-audio", "still-there", 1)
+    jobs.run_job("t-audio", "still-there", 1)
     workload(jobs, "t-audio")
     try:
         with pytest.raises(FleetError, match=r"fleet_teams has no t-audio \(1 Workload, 1 Job"):
@@ -298,15 +265,15 @@ def test_a_team_with_work_is_not_removed_and_one_without_is(teams: Applier, jobs
     assert plan(teams, rest).names == [] == plan(teams, rest).removed
     assert NAMES.team not in jobs.get("/api/v1/namespaces/t-audio")["metadata"]["labels"]
     assert {"Namespace/t-audio", "ClusterQueue/t-audio"} <= set(have(teams, TEAMS))
-    until("the queue of t-audio", lambda: is_active(jobs, "t-audio"))
+    until("the queue of t-audio", lambda: jobs.is_active("t-audio"))
 
 
 def test_the_last_teams_go_by_ansible_where_there_were_any(
     teams: Applier, jobs: Jobs, site: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    assert site({}, play="last.yml")["changed"] is False and is_active(jobs, "t-vision")
+    assert site({}, play="last.yml")["changed"] is False and jobs.is_active("t-vision")
     (tmp_path / "teams.json").write_text("[]")
-    assert site(TEAMS, play="last.yml")["changed"] is False and is_active(jobs, "t-vision")
+    assert site(TEAMS, play="last.yml")["changed"] is False and jobs.is_active("t-vision")
     try:
         assert site({}, play="last.yml")["changed"] is True
         kinds = ("clusterqueues", "cohorts", "localqueues", "resourceflavors", "topologies", "admissionchecks")

@@ -26,9 +26,19 @@ from ansible_collections.muster.fleet.plugins.modules.upgrade_facts import progr
 from gpu_burnin.api.names import Names
 from gpu_burnin.fleet.mirror.programs import KUBERNETES_VERSION
 from tests.integration.gate import NODES, a_node
-from tests.integration.kube import Client, Part, Server, api_server, apply_ledger, binaries, ended, free_ports, until
+from tests.integration.kube import (
+    Client,
+    Part,
+    Server,
+    api_server,
+    apply_ledger,
+    beside,
+    binaries,
+    ended,
+    free_ports,
+    until,
+)
 from tests.integration.kube_files import gate_file
-from tests.integration.test_encryption_key_real import beside
 from tests.lab.older import OLDER_VERSION, older_dir
 
 SERVER = "kube-apiserver"

@@ -48,3 +48,12 @@ def too_many(job: str, shown: Mapping[str, int]) -> list[str]:
 def kept(job: str, shown: Mapping[str, int]) -> int:
     """How many of these series Prometheus keeps."""
     return sum(of_entries(job, shown).values())
+
+
+def expanded(names: str) -> list[str]:
+    """Each name that an expression of alternatives and optional parts stands for."""
+    found = re.search(r"\(([^()]*)\)(\??)", names)
+    if not found:
+        return [names]
+    parts = [*found[1].split("|"), *([""] if found[2] else [])]
+    return [name for part in parts for name in expanded(names[: found.start()] + part + names[found.end() :])]

@@ -14,12 +14,11 @@ import pytest
 
 from gpu_burnin.report import model
 from gpu_burnin.types import Verdict
-from tests.campaign.cases.test_command import EXIT_CODES, cases, prepare
-from tests.campaign.command_node import GPUS, Node, judgement_of
+from tests.campaign.command_node import EXIT_CODES, GPUS, Node, judgement_of, prepare
 from tests.campaign.conftest import Record
 from tests.campaign.faults.command import CommandFault
 from tests.campaign.leftovers import Leftovers
-from tests.campaign.model import TOOLS_NOT_TESTED, case_random, case_seed, row
+from tests.campaign.model import TOOLS_NOT_TESTED, case_random, case_seed, cases, row
 from tests.campaign.node import gpus_of
 from tests.campaign.nvml_child import NvmlChild
 from tests.campaign.profile import make_profile

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from gpu_burnin.types import CheckResult, Gpu, Verdict, verdict_of
 from tests.campaign.conftest import Record
 from tests.campaign.faults import faulty_collectives
 from tests.campaign.faults.disturbed_workers import DISTURBANCES, run_disturbed
-from tests.campaign.faults.faulty_collectives import FaultyCollectives, FaultyCollectivesDevice
+from tests.campaign.faults.faulty_collectives import RING_FAULTS, FaultyCollectivesDevice
 from tests.campaign.leftovers import Leftovers
 from tests.campaign.model import MISSED, NOT_TESTED, SEEN, Expect, case_random, case_seed, demand, row
 from tests.campaign.node import made_up_gpus
@@ -33,38 +31,6 @@ FAIL, INCONCLUSIVE, PASS = Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS
 # rank that hangs is waited for unless -T is given. DCGM's plugin runs it without arguments and above level 2 only.
 _ALWAYS = {"nccl-tests": SEEN, "dcgm": NOT_TESTED, "gpu-burn": NOT_TESTED}
 _ONCE = {"nccl-tests": MISSED, "dcgm": NOT_TESTED, "gpu-burn": NOT_TESTED}
-
-
-@dataclass(frozen=True)
-class RingFault:
-    """One faulty rank. `alone`: only its own result is wrong; otherwise what it gives to others is, and `kinds` of
-    attribution say how well that can be told."""
-
-    name: str
-    make: Callable[[int, bool], FaultyCollectives]
-    once: bool
-    alone: bool = True
-
-
-_KINDS = {
-    "wrong element": faulty_collectives.WrongElement,
-    "lowest bit of an element": faulty_collectives.LowBit,
-    "result never came": faulty_collectives.LostResult,
-    "result of the operation before": faulty_collectives.StaleResult,
-    "result shifted by one": faulty_collectives.ShiftedResult,
-}
-_GIVEN = {
-    "wrong in the send buffer": faulty_collectives.WrongSource,
-    "wrong on the way to the next": faulty_collectives.CorruptedSend,
-}
-RING_FAULTS = {
-    fault.name: fault
-    for once, word in ((True, "once"), (False, "always"))
-    for fault in (
-        *(RingFault(f"{name}, {word}", make, once) for name, make in _KINDS.items()),
-        *(RingFault(f"{name}, {word}", make, once, alone=False) for name, make in _GIVEN.items()),
-    )
-}
 
 
 def _attributed(judged: Judgement) -> set[str]:

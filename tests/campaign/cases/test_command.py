@@ -8,40 +8,23 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.report import model
-from gpu_burnin.types import Action, Gpu, Verdict
-from tests.campaign.command_node import GPUS, Node, judgement_of
+from gpu_burnin.types import Action, Verdict
+from tests.campaign.command_node import EXIT_CODES, GPUS, Node, judgement_of, prepare
 from tests.campaign.conftest import Record
-from tests.campaign.faults.command import COMMAND_FAULTS, CommandFault
-from tests.campaign.model import TOOLS_NOT_TESTED, Expect, case_random, case_seed, demand, row
+from tests.campaign.faults.command import COMMAND_FAULTS
+from tests.campaign.model import TOOLS_NOT_TESTED, Expect, case_random, case_seed, cases, demand, row
 from tests.campaign.node import gpus_of
 from tests.campaign.nvml_child import NvmlChild
 from tests.support.clocks import PATIENCE_S
 
 SEEDS = 1
-EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
 _FULL = "full disk"
-
-
-def prepare(node: Node, fault: CommandFault, gpus: tuple[Gpu, ...], faulty: int) -> None:
-    """Write the kernel log and the journal of the run before."""
-    node.settings |= fault.settings
-    if not fault.no_log:
-        bus = gpus[faulty].pci_bus_id.rpartition(".")[0]
-        lines = ["6,0,100,-;Linux version 6.1", *(line.format(bus=bus) for line in fault.log)]
-        node.kernel_log.write_text("\n".join(lines) + "\n")
-    if fault.journal is not None:
-        with node.store.locked():
-            run = node.store.new_run(datetime(2026, 1, 2, tzinfo=UTC))
-        run.journal.write_bytes(fault.journal)
 
 
 def _at(process: subprocess.Popen[str], words: str) -> None:
@@ -55,12 +38,6 @@ def _at(process: subprocess.Popen[str], words: str) -> None:
 def _finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
-
-
-def cases(faults: Mapping[str, Any]) -> Iterator[Any]:
-    """The names of faults, for parametrize; those that repeat what others show have the mark soak."""
-    for name, fault in faults.items():
-        yield pytest.param(name, marks=pytest.mark.soak if fault.soak else ())
 
 
 @pytest.mark.parametrize("index", range(SEEDS))

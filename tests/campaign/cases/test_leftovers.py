@@ -21,8 +21,7 @@ import pytest
 from gpu_burnin.checks import CHECKS, USUAL_CHECKS
 from gpu_burnin.checks.spec import Scope
 from gpu_burnin.types import Verdict
-from tests.campaign.cases.test_command import EXIT_CODES, prepare
-from tests.campaign.command_node import GPUS, Node, judgement_of
+from tests.campaign.command_node import EXIT_CODES, GPUS, Node, judgement_of, prepare
 from tests.campaign.faults.command import CommandFault
 from tests.campaign.leftovers import Leftovers, until
 from tests.campaign.model import Expect, demand

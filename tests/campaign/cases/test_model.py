@@ -22,13 +22,11 @@ from gpu_burnin.exact.faults import FAULTS
 from gpu_burnin.hardware import make_reason
 from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.types import Action, Reason, Verdict
-from tests.campaign.cases.test_collectives import RING_FAULTS
-from tests.campaign.cases.test_opinion import OPINIONS
-from tests.campaign.cases.test_transfers import PEER_FAULTS
-from tests.campaign.faults.faulty_collectives import WrongElement
-from tests.campaign.faults.faulty_link import FaultyNvlink, FaultyPcie
+from tests.campaign.faults.faulty_collectives import RING_FAULTS, WrongElement
+from tests.campaign.faults.faulty_link import PEER_FAULTS, FaultyNvlink, FaultyPcie
 from tests.campaign.faults.faulty_products import FaultyProductsDevice, always
 from tests.campaign.faults.memory import MEMORY_FAULTS
+from tests.campaign.faults.opinion import OPINIONS
 from tests.campaign.faults.power import POWER_FAULTS
 from tests.campaign.faults.state import STATE_FAULTS
 from tests.campaign.faults.wires import FAULTY_WIRES, StuckLine

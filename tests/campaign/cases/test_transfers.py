@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +16,13 @@ from gpu_burnin.judge.verdict import Judgement
 from gpu_burnin.telemetry.topology import PairTopology
 from gpu_burnin.types import Gpu, Notice, Reason, Verdict
 from tests.campaign.conftest import Record
-from tests.campaign.faults.faulty_link import FaultyNvlinkDevice, FaultyPcieDevice, NoPinnedDevice
+from tests.campaign.faults.faulty_link import (
+    PEER_FAULTS,
+    FaultyNvlinkDevice,
+    FaultyPcieDevice,
+    NoPinnedDevice,
+    NvlinkFault,
+)
 from tests.campaign.faults.wires import FAULTY_WIRES, Wire
 from tests.campaign.model import MISSED, NOT_TESTED, TOOLS_NOT_TESTED, Expect, case_seed, demand, row
 from tests.campaign.node import SHAPES
@@ -83,38 +89,6 @@ def test_pinned_memory_refused(record: Record) -> None:
 
 
 # --- between two GPUs ---
-
-
-@dataclass(frozen=True)
-class NvlinkFault:
-    """Faulty copies between GPUs. `code` and `problem` as the attribution names them.
-
-    `data`: the copies bring wrong data, over wires of `make`. Otherwise they are slow, or cannot be made because of
-    `dead`, the words of the refusal. `whole_gpu`: all links of one GPU are so, else the one between two.
-    """
-
-    name: str
-    code: str
-    problem: str
-    make: Callable[[int], Wire] | None = None
-    dead: str = ""
-    whole_gpu: bool = False
-    verdict: Verdict = FAIL
-
-
-def _nvlink_faults() -> Iterator[NvlinkFault]:
-    for name, make in FAULTY_WIRES.items():
-        yield NvlinkFault(f"link: {name}", "P2P_CORRUPTED", "wrong", make)
-    for name in ("copies corrupted", "copies dropped", "data line stuck"):
-        yield NvlinkFault(f"gpu: {name}", "P2P_CORRUPTED", "wrong", FAULTY_WIRES[name], whole_gpu=True)
-    refused = "CUDA error 217: peer access is not supported between these two devices"
-    for whole, word in ((False, "link"), (True, "gpu")):
-        slow = "P2P_GPU_SLOW" if whole else "P2P_LINK_SLOW"
-        yield NvlinkFault(f"{word}: slow", slow, "slow", whole_gpu=whole, verdict=Verdict.PASS)
-        yield NvlinkFault(f"{word}: dead", "P2P_UNAVAILABLE", "dead", dead=refused, whole_gpu=whole)
-
-
-PEER_FAULTS = {fault.name: fault for fault in _nvlink_faults()}
 
 
 def _faulty_peers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -199,3 +200,34 @@ class FaultyCollectivesDevice(DeviceWith):
 
     def __init__(self, ring: NcclPort) -> None:
         super().__init__(nccl=lambda: ring)
+
+
+@dataclass(frozen=True)
+class RingFault:
+    """One faulty rank. `alone`: only its own result is wrong; otherwise what it gives to others is."""
+
+    name: str
+    make: Callable[[int, bool], FaultyCollectives]
+    once: bool
+    alone: bool = True
+
+
+_KINDS = {
+    "wrong element": WrongElement,
+    "lowest bit of an element": LowBit,
+    "result never came": LostResult,
+    "result of the operation before": StaleResult,
+    "result shifted by one": ShiftedResult,
+}
+_GIVEN = {
+    "wrong in the send buffer": WrongSource,
+    "wrong on the way to the next": CorruptedSend,
+}
+RING_FAULTS = {
+    fault.name: fault
+    for once, word in ((True, "once"), (False, "always"))
+    for fault in (
+        *(RingFault(f"{name}, {word}", make, once) for name, make in _KINDS.items()),
+        *(RingFault(f"{name}, {word}", make, once, alone=False) for name, make in _GIVEN.items()),
+    )
+}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_burnin.checks.nvlink.cpu import CpuNvlink
@@ -12,8 +13,8 @@ from gpu_burnin.checks.nvlink.port import Direction as NvlinkDirection
 from gpu_burnin.checks.pcie.cpu import CpuPcie
 from gpu_burnin.checks.pcie.port import WAYS, Direction
 from gpu_burnin.exact.operands import U64
-from gpu_burnin.types import JSON
-from tests.campaign.faults.wires import Wire
+from gpu_burnin.types import JSON, Verdict
+from tests.campaign.faults.wires import FAULTY_WIRES, Wire
 from tests.support.devices import DeviceWith
 
 # Copies that a slow link takes for one: NVLink beside PCIe.
@@ -117,3 +118,35 @@ class FaultyNvlinkDevice(DeviceWith):
         dead: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(nvlink=lambda: FaultyNvlink(wires or {}, slow, dead))
+
+
+@dataclass(frozen=True)
+class NvlinkFault:
+    """Faulty copies between GPUs. `code` and `problem` as the attribution names them.
+
+    With `make` the copies bring wrong data, over such wires. Otherwise they are slow, or cannot be made because of
+    `dead`, the words of the refusal. `whole_gpu`: all links of one GPU are so, else the one between two.
+    """
+
+    name: str
+    code: str
+    problem: str
+    make: Callable[[int], Wire] | None = None
+    dead: str = ""
+    whole_gpu: bool = False
+    verdict: Verdict = Verdict.FAIL
+
+
+def _nvlink_faults() -> Iterator[NvlinkFault]:
+    for name, make in FAULTY_WIRES.items():
+        yield NvlinkFault(f"link: {name}", "P2P_CORRUPTED", "wrong", make)
+    for name in ("copies corrupted", "copies dropped", "data line stuck"):
+        yield NvlinkFault(f"gpu: {name}", "P2P_CORRUPTED", "wrong", FAULTY_WIRES[name], whole_gpu=True)
+    refused = "CUDA error 217: peer access is not supported between these two devices"
+    for whole, word in ((False, "link"), (True, "gpu")):
+        slow = "P2P_GPU_SLOW" if whole else "P2P_LINK_SLOW"
+        yield NvlinkFault(f"{word}: slow", slow, "slow", whole_gpu=whole, verdict=Verdict.PASS)
+        yield NvlinkFault(f"{word}: dead", "P2P_UNAVAILABLE", "dead", dead=refused, whole_gpu=whole)
+
+
+PEER_FAULTS = {fault.name: fault for fault in _nvlink_faults()}

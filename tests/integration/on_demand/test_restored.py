@@ -13,7 +13,7 @@ import pytest
 
 from tests.bench.control_plane.operations import ansible_playbook, newest_snapshot, play, second_place
 from tests.integration.fleet import API_SERVERS, XID_79, Fleet, run, wait_until
-from tests.integration.test_7_standing_admission import (
+from tests.integration.lab_nodes import (
     admission,
     back,
     back_in_this_boot,
@@ -21,7 +21,6 @@ from tests.integration.test_7_standing_admission import (
     is_in,
     is_open,
     job,
-    muster,
     now,
     phase,
     state,
@@ -41,8 +40,8 @@ def two_at_work(fleet: Fleet) -> Iterator[None]:
         back(fleet, node)
     yield
     fleet.must("gpu-2", f"systemctl start {WATCH}")
-    muster(fleet, "resume")
-    muster(fleet, "node", "release", "gpu-1", "--reason", "the test is over")
+    fleet.muster("resume")
+    fleet.muster("node", "release", "gpu-1", "--reason", "the test is over")
     begun = now()
     hosts.reboot(fleet.lab, "gpu-2")
     back_in_this_boot(fleet, "gpu-2", begun)
@@ -57,7 +56,7 @@ def test_known_faults_and_asks_stay_known(fleet: Fleet, two_at_work: None) -> No
         fleet.must("gpu-2", XID_79)
         wait_until("gpu-2 to be out", lambda: state(fleet, "gpu-2") == "quarantined", timeout_s=60)
         known = admission(fleet, "gpu-2")["status"]["highestSequence"]
-        held = muster(fleet, "node", "hold", "gpu-1", "--reason", "loud fan")
+        held = fleet.muster("node", "hold", "gpu-1", "--reason", "loud fan")
         assert held.rc == 0, held.out + held.err
         fleet.must("gpu-2", f"systemctl stop {WATCH}")
 
@@ -74,7 +73,7 @@ def test_known_faults_and_asks_stay_known(fleet: Fleet, two_at_work: None) -> No
         assert not is_open(fleet, "gpu-2") and not is_open(fleet, "gpu-1")
         faulty = admission(fleet, "gpu-2")["status"]
         assert (faulty["code"], faulty["highestSequence"]) == ("LEDGER_RESTORED", known), faulty
-        assert "RESTORED: etcd was restored to an older state; gpu-2" in " ".join(muster(fleet, "status").out.split())
+        assert "RESTORED: etcd was restored to an older state; gpu-2" in " ".join(fleet.muster("status").out.split())
         made = create(fleet, "late", "gpu-2")
         assert made.rc == 0, made.err
         # The work of the node that a person holds goes on, and the ask says whose it was.
@@ -84,12 +83,12 @@ def test_known_faults_and_asks_stay_known(fleet: Fleet, two_at_work: None) -> No
         assert phase(fleet, "kept-by-restore") == "Running"
 
         # As its page orders no more: a pause. The agent comes back, and what it knows takes its node out all the same.
-        assert muster(fleet, "pause", "--reason", "etcd restored").rc == 0
+        assert fleet.muster("pause", "--reason", "etcd restored").rc == 0
         fleet.must("gpu-2", f"systemctl start {WATCH}")
         wait_until("the XID to be known again", lambda: state(fleet, "gpu-2") == "quarantined", timeout_s=120)
         assert phase(fleet, "late") == "Pending"
         fleet.kubectl("delete", "pod", "late", "--now", "--ignore-not-found")
-        assert muster(fleet, "resume").rc == 0
-        released = muster(fleet, "node", "release", "gpu-1", "--reason", "it was the wrong one")
+        assert fleet.muster("resume").rc == 0
+        released = fleet.muster("node", "release", "gpu-1", "--reason", "it was the wrong one")
         assert released.rc == 0, released.out + released.err
         wait_until("gpu-1 to take work", lambda: is_in(fleet, "gpu-1"), timeout_s=120)

@@ -20,7 +20,6 @@ from gpu_burnin.api.record import (
     NodeAdmission,
     PowerCycle,
     Spec,
-    State,
     Status,
     document,
     parse,
@@ -29,27 +28,12 @@ from gpu_burnin.api.record import (
 from gpu_burnin.system.codec import from_json, to_json
 from tests.support.admission_helpers import make_node
 from tests.support.fake_api import FakeApi
+from tests.support.restored_ledger import ANN, BEFORE, FAULT, KEY, READY, THEN, by_name, node
 
 NAMES = Names()
 SINCE, TAKEN = "2026-11-21T11:59:00Z", "2026-11-21T11:00:00Z"
-KEY = "ssh-ed25519 AAAA"
-ANN = Ask("ann", "smoke", "2026-11-21T11:30:00Z", "2026-11-28T00:00:00Z")
-READY = Status(State.READY, code="PASS", host_key=KEY, highest_sequence=5, highest_report_sha256="5" * 64)
-FAULT = replace(READY, state=State.QUARANTINED, code="XID_FATAL", highest_sequence=9, highest_report_sha256="9" * 64)
 
 
-def node(name: str, status: Status = READY, **asks: Ask) -> NodeAdmission:
-    return NodeAdmission(name, Spec(Identity(KEY, f"machine of {name}"), **asks), status)
-
-
-def by_name(*records: NodeAdmission) -> dict[str, NodeAdmission]:
-    return {record.name: record for record in records}
-
-
-THEN = by_name(node("gpu-1"), node("gpu-2"), node("gpu-3"), node("gpu-5", hold=ANN), node("gpu-9"))
-BEFORE = by_name(
-    node("gpu-1"), node("gpu-2", FAULT), node("gpu-3", quarantine=ANN), node("gpu-4", hold=ANN), node("gpu-5")
-)
 PLAN = restore.compared(BEFORE, THEN, SINCE, TAKEN)
 
 

@@ -16,7 +16,7 @@ from gpu_burnin.api.names import Names
 from gpu_burnin.api.record import Ask, NodeAdmission, document, status_document
 from tests.support.bolt import database
 from tests.support.etcd_snapshot import lab_snapshot
-from tests.unit.admission.test_restore import BEFORE, FAULT, KEY, THEN, node
+from tests.support.restored_ledger import BEFORE, FAULT, KEY, THEN, node
 
 BEGUN = "2026-11-21T11:59:00.123456+00:00"
 

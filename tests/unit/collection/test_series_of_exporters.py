@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.support.series_budget import expanded
 
 KEPT = yaml.safe_load(
     (Path(__file__).resolve().parents[3] / "roles/fleet_monitoring/files/series.yaml").read_text(encoding="utf-8")
@@ -16,15 +17,6 @@ RECORDED = {path.stem: path for path in sorted((Path(__file__).parent / "exporte
 OURS = ("muster_", "gpu_burnin_")
 # Shown where systemd runs alone: the lab raises MusterUnitFailed by it.
 NEEDS_SYSTEMD = {"node_systemd_unit_state"}
-
-
-def expanded(names: str) -> list[str]:
-    """Each name that an expression of alternatives and optional parts stands for."""
-    found = re.search(r"\(([^()]*)\)(\??)", names)
-    if not found:
-        return [names]
-    parts = [*found[1].split("|"), *([""] if found[2] else [])]
-    return [name for part in parts for name in expanded(names[: found.start()] + part + names[found.end() :])]
 
 
 def unknown(job: str, entries: list[dict[str, str]]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .test_series_of_exporters import expanded
+from tests.support.series_budget import expanded
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = ROOT / "roles/fleet_monitoring/files"

@@ -85,7 +85,7 @@ def _scoped(scope: Scope, gpus: int = 2) -> Plan:
     return replace(made, checks=tuple(replace(c, scope=scope) if c.name == "hbm" else c for c in made.checks))
 
 
-def _order(result: ExecutionResult, check: str) -> list[tuple[str, str]]:
+def _order(result: ExecutionResult, check: str) -> list[tuple[str, str | None]]:
     return [(str(e["event"]), e["gpu"]) for e in result.events if e.get("check") == check]
 
 

@@ -20,7 +20,7 @@ from gpu_burnin.node.signing import own_public_key
 from gpu_burnin.node.store import Store
 from gpu_burnin.settings.config import Config
 from tests.support.clocks import PATIENCE_S, wait_until
-from tests.unit.fleet.attach.test_approve import CLAIM
+from tests.support.enrolments import CLAIM
 
 
 def test_the_driver_and_nothing_else_of_the_host_is_linked(tmp_path: Path) -> None:

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration import test_1_roles
-from tools.molecule import OWN_HOSTS
+from tests.integration import role_verify
+from tools.molecule import OWN_HOSTS, roles_in_lab
 
 ROOT = Path(__file__).resolve().parents[3]
+ROLES = roles_in_lab()
 SCENARIOS = sorted(path.parents[2].name for path in ROOT.glob("roles/*/molecule/default/molecule.yml"))
 
 
 def test_every_role_with_a_scenario_is_shown_in_the_lab_or_on_hosts_of_its_own() -> None:
     assert len(SCENARIOS) > 20
-    assert sorted([*test_1_roles.ROLES, *OWN_HOSTS]) == SCENARIOS
+    assert sorted([*ROLES, *OWN_HOSTS]) == SCENARIOS
 
 
 def test_each_role_with_hosts_of_its_own_has_a_reason() -> None:
@@ -31,7 +32,7 @@ def test_site_brings_each_role_that_is_shown_in_the_lab() -> None:
     """A verify that finds nothing to look at could not fail."""
     site = (ROOT / "site.yml").read_text()
     brought = set(re.findall(r"name: muster\.fleet\.(\w+)$", site, re.MULTILINE))
-    assert set(test_1_roles.ROLES) - brought == set()
+    assert set(ROLES) - brought == set()
 
 
 def values_of_the_scenario(role: str) -> set[str]:
@@ -48,7 +49,7 @@ def values_of_the_scenario(role: str) -> set[str]:
     return hosts | numbers
 
 
-@pytest.mark.parametrize("role", test_1_roles.ROLES)
+@pytest.mark.parametrize("role", ROLES)
 def test_a_verify_of_the_lab_types_no_value_of_its_scenario(role: str) -> None:
     text = (ROOT / f"roles/{role}/molecule/default/verify.yml").read_text()
     typed = {one for one in values_of_the_scenario(role) if re.search(rf"(?<![\w.-]){re.escape(one)}(?![\w.-])", text)}
@@ -64,8 +65,8 @@ def test_a_verify_that_fails_ends_with_what_its_task_said(tmp_path: Path, monkey
     (tmp_path / "logs").mkdir()
     fleet: Any = SimpleNamespace(lab=SimpleNamespace(state=tmp_path))
     says = "print('TASK [Look]\\nfatal: [api-1]: FAILED! =>\\nmsg: no key'); raise SystemExit({})"
-    monkeypatch.setattr(test_1_roles, "command", lambda role: [sys.executable, "-c", says.format(2)])
+    monkeypatch.setattr(role_verify, "command", lambda role: [sys.executable, "-c", says.format(2)])
     with pytest.raises(pytest.fail.Exception, match=r"^time_sync, from .*log:\nfatal: .*\nmsg: no key"):
-        test_1_roles.test_verify(fleet, "time_sync")
-    monkeypatch.setattr(test_1_roles, "command", lambda role: [sys.executable, "-c", says.format(0)])
-    test_1_roles.test_verify(fleet, "time_sync")
+        role_verify.verify(fleet, "time_sync")
+    monkeypatch.setattr(role_verify, "command", lambda role: [sys.executable, "-c", says.format(0)])
+    role_verify.verify(fleet, "time_sync")

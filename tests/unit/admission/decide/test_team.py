@@ -17,7 +17,7 @@ from gpu_burnin.api.record import Ask, Identity, State, parse, status_document
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, MACHINE, NOW, make_node
 from tests.support.decide_helpers import GPU_POD, NAMES, PASSED, RULES, carried_out, changed, ready_view, settled
-from tests.unit.admission.decide.test_walk import STEPS, Machine, is_open
+from tests.support.decide_walks import STEPS, Machine, is_open
 
 TAINT = f"{NAMES.team}:NoSchedule"
 FAILED = replace(PASSED, sequence=6, verdict=Verdict.FAIL)

@@ -15,7 +15,7 @@ from gpu_burnin.admission.fabric_config import Admission, Alone, FabricRules
 from gpu_burnin.admission.view import View
 from gpu_burnin.api.fabric_proof import FabricOutcome, FabricProof
 from tests.support.decide_helpers import RULES, carried_out, changed
-from tests.unit.admission.decide.test_walk import BOOTS, STEPS, Machine, is_open
+from tests.support.decide_walks import BOOTS, STEPS, Machine, is_open
 
 
 @dataclass

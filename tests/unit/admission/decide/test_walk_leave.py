@@ -12,7 +12,7 @@ from gpu_burnin.admission.decide.words import active
 from gpu_burnin.admission.view import Budget, HeartbeatState, View
 from gpu_burnin.api.record import State
 from tests.support.decide_helpers import GPU_POD, RULES, carried_out
-from tests.unit.admission.decide.test_walk import BOOTS, STEPS, Restored, is_open
+from tests.support.decide_walks import BOOTS, STEPS, Restored, is_open
 
 
 class Watched(Restored):

@@ -17,8 +17,9 @@ from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.api.agent_note import NoteError
 from gpu_burnin.api.fabric_note import FabricAnswer, Part, fabric_text, read_fabric_answer, read_fabric_request
 from gpu_burnin.api.record import Ask, Spec, spec_document
+from tests.support.fabric_cluster import NAMES, NODE, RECORD
+from tests.support.fabric_fleet import Fleet, fleet, named
 from tests.support.rendezvous_hosts import Host
-from tests.unit.admission.fabric.test_fabric_service import NAMES, NODE, RECORD, Fleet, fleet, named
 
 HALF = "\ud800"
 Write = Callable[[str, list[dict[str, Any]]], None]
@@ -39,7 +40,8 @@ def test_half_a_character_is_no_answer(key: str) -> None:
     text = fabric_text(FabricAnswer("i", Part.DONE, "b", **{key: f"x{HALF}"}))
     with pytest.raises(NoteError, match="cannot be read"):
         read_fabric_answer(text)
-    assert read_fabric_answer(fabric_text(FabricAnswer("i", Part.DONE, "b", **{key: "\N{BEETLE}"})))
+    whole = FabricAnswer("i", Part.DONE, "b", **{key: "\N{BEETLE}"})
+    assert read_fabric_answer(fabric_text(whole)) == whole
 
 
 @pytest.mark.parametrize("key", ["offer", "view"])

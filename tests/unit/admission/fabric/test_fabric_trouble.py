@@ -11,8 +11,9 @@ import pytest
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi
 from gpu_burnin.admission.service.leader import NotLeader
 from gpu_burnin.api.fabric_note import NO_ADDRESS, FabricAnswer, Part, fabric_text, read_fabric_request
+from tests.support.fabric_cluster import NAMES, NODE
+from tests.support.fabric_fleet import RULES, fleet, named
 from tests.support.rendezvous_hosts import Host
-from tests.unit.admission.fabric.test_fabric_service import NAMES, NODE, RULES, fleet, named
 
 
 @pytest.mark.parametrize("boot", ["", "0b1c2d3e-0000-4000-8000-999999999999"])

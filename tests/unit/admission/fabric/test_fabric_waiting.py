@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_burnin.admission.decide.fabric import FABRIC_WAITS
-from tests.unit.admission.fabric.test_fabric_service import Fleet, fleet
+from tests.support.fabric_fleet import Fleet, fleet
 
 
 def waiting(made: Fleet, *names: str) -> None:

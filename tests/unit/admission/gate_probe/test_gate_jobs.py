@@ -18,8 +18,7 @@ from gpu_burnin.admission.gate_probe.jobs import SERVICES, Jobs, Queue, queue_of
 from gpu_burnin.admission.gate_probe.state import State
 from gpu_burnin.api.jobs import whole
 from gpu_burnin.api.names import SYSTEM_NAMESPACE
-
-from .test_gate_ask import HASH, OTHER, REFUSED, Api, line
+from tests.support.gate_answers import HASH, OTHER, REFUSED, Api, line
 
 POLICIES = line("ValidatingAdmissionPolicy", HASH)
 

@@ -12,9 +12,6 @@ import pytest
 
 from gpu_burnin.admission import restore
 from gpu_burnin.admission.client import KubeApi
-from gpu_burnin.admission.service.budgets import Budgets
-from gpu_burnin.admission.service.cache import HELD_BACK, Records
-from gpu_burnin.admission.view import Budget
 from gpu_burnin.api.agent_note import AgentNote, note_text
 from gpu_burnin.api.crd import crd
 from gpu_burnin.api.record import NodeAdmission, State, parse
@@ -22,7 +19,6 @@ from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT
 from tests.support.admitter_helpers import ASK, NAMES, Fleet, until, working
 from tests.support.fake_api import FakeApi
-from tests.unit.admission.service.test_budgets import granted, put
 
 SINCE, TAKEN = "2026-11-21T11:59:00Z", "2026-11-21T11:00:00Z"
 GPUS = [f"gpu-{number}" for number in range(1, 6)]
@@ -97,25 +93,3 @@ def test_idle_nodes_whose_agents_cannot_confirm_are_tested_in_turn(api: FakeApi,
         waits = "the limit of tests at a time, 1 of 5 nodes, is reached"
         until("the others", lambda: sum(waits in fleet.status(name)["next"]["why"] for name in GPUS) == 4)
         assert len(requested_nodes()) == 1 and not any(map(fleet.ready, GPUS))
-
-
-def test_nodes_that_wait_for_their_agents_take_no_place_of_those_that_are_faulty() -> None:
-    records = Records(NAMES)
-    for number in range(20):
-        put(records, f"n{number:02}", "ready")
-    for number in range(10):
-        doubt = {"restored": {"since": SINCE}}
-        put(records, f"n{number:02}", "suspect", doubt, code="LEDGER_RESTORED", accepted={"sequence": 1})
-    budgets = Budgets(records, 2.0, 0.2, 0.05, lambda fleet: 2)
-    assert budgets.gated() == 0
-    assert granted(budgets, Budget.GATE, "n15") == [True]
-
-
-def test_the_restore_has_closed_whoever_is_in_doubt_whatever_else_is_said_of_it_but_for_a_fault() -> None:
-    records, doubt = Records(NAMES), {"restored": {"since": SINCE}}
-    for number in range(20):
-        put(records, f"n{number:02}", "ready")
-    put(records, "n01", "suspect", doubt, code="AGENT_SILENT", accepted={"sequence": 1})
-    put(records, "n02", "quarantined", doubt, code="XID_FATAL", accepted={"sequence": 1})
-    put(records, "n03", "suspect", doubt, code="AGENT_SILENT", accepted={"sequence": 1}, confirmed=SINCE)
-    assert records.held_back(*HELD_BACK) == {"n02", "n03"}

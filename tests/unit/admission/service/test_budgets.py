@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.service.budgets import GRANTED, Budgets, Pace
-from gpu_burnin.admission.service.cache import Records
+from gpu_burnin.admission.service.cache import HELD_BACK, Records
 from gpu_burnin.admission.view import Budget, Rules
 from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.api.names import Names
@@ -19,6 +19,7 @@ from gpu_burnin.system.clock import rfc3339
 from tests.support.clocks import HandClock
 
 ACCEPTED = {"sequence": 1}
+RESTORED_AT = "2026-11-21T11:59:00Z"
 VERSIONS = itertools.count(1)
 
 
@@ -196,3 +197,23 @@ def test_a_test_without_answer_takes_no_place_for_ever(budgets: Budgets, records
         put(records, name, "suspect", request=request)
     assert records.under_test() == {"n02"}
     assert granted(budgets, Budget.TEST, "n03", "n04") == [True, False]
+
+
+def test_nodes_that_wait_for_their_agents_take_no_place_of_those_that_are_faulty(
+    budgets: Budgets, records: Records
+) -> None:
+    for number in range(10):
+        doubt = {"restored": {"since": RESTORED_AT}}
+        put(records, f"n{number:02}", "suspect", doubt, code="LEDGER_RESTORED", accepted=ACCEPTED)
+    assert budgets.gated() == 0
+    assert granted(budgets, Budget.GATE, "n15") == [True]
+
+
+def test_the_restore_has_closed_whoever_is_in_doubt_whatever_else_is_said_of_it_but_for_a_fault(
+    records: Records,
+) -> None:
+    doubt = {"restored": {"since": RESTORED_AT}}
+    put(records, "n01", "suspect", doubt, code="AGENT_SILENT", accepted=ACCEPTED)
+    put(records, "n02", "quarantined", doubt, code="XID_FATAL", accepted=ACCEPTED)
+    put(records, "n03", "suspect", doubt, code="AGENT_SILENT", accepted=ACCEPTED, confirmed=RESTORED_AT)
+    assert records.held_back(*HELD_BACK) == {"n02", "n03"}

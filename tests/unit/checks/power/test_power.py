@@ -330,7 +330,15 @@ class Device(Load):
     def count_for(self, seconds: float) -> int:
         return max(2, int(seconds / self.product_s))
 
-    def burst(self, products: int, faults: tuple[str, ...] = (), edge: str = FALLING, **_: Any) -> Burst:
+    def burst(
+        self,
+        products: int,
+        faults: tuple[str, ...] = (),
+        edge: str = FALLING,
+        enqueued: Callable[[], None] | None = None,
+    ) -> Burst:
+        if enqueued is not None:
+            enqueued()
         seconds = products * self.product_s
         self.hands.now_s += seconds
         return Burst(products, seconds, ())

@@ -35,10 +35,9 @@ from gpu_burnin.fleet.attach.approve import (
 )
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Trust, of_file
 from gpu_burnin.fleet.attach.ledger import Ledger, doubles_of
+from tests.support.enrolments import CLAIM, KEY, MACHINE
 from tests.support.fake_api import FakeApi, refusing
 
-KEY, MACHINE = "ssh-ed25519 AAAA", "a" * 32
-CLAIM = Claim("gpu-1", ENROLLED_BY_AGENT, KEY, MACHINE, "b", "", "0" * 64)
 ENROLMENT = Enrolment("gpu-1", EnrolmentSpec(ENROLLED_BY_AGENT, ""))
 NODE = {"metadata": {"uid": "u-1"}, "status": {"nodeInfo": {"machineID": MACHINE}}}
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, first_use, of_file, of_fingerprint
-from tests.unit.fleet.attach.test_approve import CLAIM, KEY, MACHINE
+from tests.support.enrolments import CLAIM, KEY, MACHINE
 
 OTHER = "ssh-ed25519 BBBB"
 
