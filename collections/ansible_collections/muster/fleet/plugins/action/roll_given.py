@@ -11,7 +11,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.modules.roll_given import ARGUMENT_SPEC
 from ansible_collections.muster.fleet.plugins.plugin_utils.action_reader import hosts_of, reader_of
-from ansible_collections.muster.fleet.plugins.plugin_utils.roll_reader import power_of, workers_of
+from ansible_collections.muster.fleet.plugins.plugin_utils.roll_reader import power_of, sealed_in, workers_of
 
 from gpu_burnin.system.files import write_atomic
 
@@ -59,6 +59,7 @@ class ActionModule(ActionBase):
             content["workers"] = workers_of(reader, read, group, nodes)
         if arguments["power"]:
             content["power"] = power_of(reader, read, [node["name"] for node in content["nodes"]])
+            content["sealed"] = sealed_in(inventory._sources or (), self._loader)
         dest = Path(arguments["dest"])
         write_atomic(dest, json.dumps(content).encode(), mode=0o600)
         return {**result, "changed": False, "dest": str(dest)}
