@@ -36,6 +36,7 @@ def inventory(group: dict[str, Any], host: dict[str, Any]) -> SimpleNamespace:
         ({"ansible_ssh_common_args": "-o UserKnownHostsFile=/known"}, {}, False),
         ({"ansible_ssh_common_args": "-o ProxyJump=bastion"}, {}, True),
         ({}, {"ansible_ssh_extra_args": "-J bastion"}, True),
+        ({}, {"ansible_ssh_args": "-C -Jbastion"}, True),
         ({}, {"ansible_ssh_common_args": '-o ProxyCommand="ssh -W %h:%p bastion"'}, True),
     ],
 )

@@ -223,6 +223,12 @@ def test_the_report_says_which_machine_did_which_shards(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_limit_behind_the_dashes_begins_nothing(tmp_path: Path) -> None:
+    (playbook := tmp_path / "burnin.yml").touch()
+    refused = CliRunner().invoke(muster.cli, ["roll", str(playbook), "-i", str(tmp_path), "--", "-l", "gpu-1"])
+    assert "give --limit and -i before `--`" in str(refused.exception)
+
+
 def test_a_workers_key_is_named_as_for_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In --worker-key=~/FILE no shell puts the home folder there."""
     monkeypatch.setenv("HOME", str(tmp_path))
