@@ -17,6 +17,7 @@ from gpu_burnin.cli import terminal
 from gpu_burnin.cli.muster.inventory_option import inventories_option
 from gpu_burnin.cli.options import goes_with
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE
+from gpu_burnin.system.prose import printable
 from gpu_burnin.system.streams import readers_may_leave
 
 
@@ -125,13 +126,14 @@ def roll(
     from gpu_burnin.fleet.waves import begin, frozen, grants, near, places, sent, text
     from gpu_burnin.fleet.waves import workers as bounds
     from gpu_burnin.fleet.waves.book import Book
-    from gpu_burnin.fleet.waves.kinds import kind_of
+    from gpu_burnin.fleet.waves.kinds import kind_of, refuse
     from gpu_burnin.fleet.waves.model import Order, Outcome
     from gpu_burnin.fleet.waves.plan import most_failed as read_limit
     from gpu_burnin.fleet.waves.run import Executor
     from gpu_burnin.system.clock import rfc3339_s
 
     kind = kind_of(str(playbook))
+    refuse(kind, arguments)
     read_limit(most_failed)
     away = bool(others or worker_group)
     goes_with("worker_key", "--worker or --worker-group", present=away)
@@ -149,8 +151,7 @@ def roll(
     book = Book(Path(given.state_dir) / "roll")
     known = Path(given.state_dir) / "known_hosts"
     offered = list[tuple[near.Far, bounds.Workers]]()
-    for one in dict.fromkeys([*others, *given.workers]):
-        place, most = places.parse(one, worker_key or "", known)
+    for place, most in places.each([*others, *given.workers], worker_key or "", known):
         machine = places.look(place, Path.cwd())
         bears = places.bear(machine, min(shard_hosts, max(1, len(given.nodes))), most, place)
         offered.append((near.Far(place, machine.home, given.state_dir, str(known)), bears))
@@ -158,7 +159,7 @@ def roll(
     if away:
         most_far = sum(bears.count for _, bears in offered)
         swings = grants.swings(given.power or grants.Power(), arguments, most_far)
-        sent.inventory(exported, [node.name for node in given.nodes])
+        sent.inventory(exported, [node.name for node in given.nodes], given.sealed)
     far, borne = near.slots(offered, swings)
     at_once = count.count + len(far)
     now = datetime.now(UTC)
@@ -167,7 +168,7 @@ def roll(
         found = None if again else begin.unended(book, order, sha256)
         shown = found or begin.new(book, order, given, sha256, kind, at_once, now, again=again)
         terminal.show("\n".join([*text.planned(shown, count), *borne]))
-        if found is not None:
+        if found is not None and book.begun:
             terminal.show(text.progress(found, begin.results(book, found, kind), 0, (), "it has not ended"))
         return
     if taken := lock.take(book.folder, mine):
@@ -180,6 +181,8 @@ def roll(
         current = None if again else begin.unended(book, order, sha256)
         if current is None:
             current = begin.new(book, order, given, sha256, kind, at_once, now, again=again)
+            book.begin(current, exported)
+        elif not book.begun:
             book.begin(current, exported)
         click.echo("\n".join([*text.planned(current, count), *borne]), err=True)
         executor = Executor(book, current, kind, count.count, Path.cwd(), given.inventory_dir, _say, far=tuple(far))
@@ -210,7 +213,8 @@ _MAX_STARTUPS = 10
 
 
 def _say(line: str) -> None:
-    click.echo(f"{datetime.now(UTC):%H:%M:%S} {line}", err=True)
+    # Words of hosts and workers are in it.
+    click.echo(f"{datetime.now(UTC):%H:%M:%S} {printable(line)}", err=True)
 
 
 def _user() -> str:

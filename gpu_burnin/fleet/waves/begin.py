@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from gpu_burnin.errors import GpuBurninError
@@ -12,7 +12,7 @@ from gpu_burnin.fleet.waves import plan
 from gpu_burnin.fleet.waves.book import Book
 from gpu_burnin.fleet.waves.frozen import Given
 from gpu_burnin.fleet.waves.kinds import Kind
-from gpu_burnin.fleet.waves.model import HostResult, Order, Outcome, Part, Roll
+from gpu_burnin.fleet.waves.model import HostResult, Node, Order, Outcome, Part, Roll
 from gpu_burnin.system.clock import rfc3339_s
 
 # Nobody has to go over these again.
@@ -48,14 +48,13 @@ def new(
     *,
     again: bool = False,
 ) -> Roll:
-    """A new roll: over those nodes that calls of the same order have not got done yet, or over all where they have, or
+    """A new roll: over those nodes that calls for the same work have not got done yet, or over all where they have, or
     `again` says so. Raises GpuBurninError.
     """
     plan.most_failed(order.most_failed)
     over = frozenset[str]() if again else _over(book, order, given, sha256, kind)
     nodes = [node for node in given.nodes if node.name not in over] or list(given.nodes)
-    group = None if given.canary is None else frozenset(given.canary) - over
-    first = plan.canaries(nodes, order.canary, group or None)
+    first = _canaries(nodes, order, given)
     return Roll(
         id=rfc3339_s(now),
         started_at=rfc3339_s(now),
@@ -100,13 +99,31 @@ def command(order: Order) -> str:
     return shlex.join([*words, *(["--", *order.arguments] if order.arguments else [])])
 
 
+def _canaries(nodes: Sequence[Node], order: Order, given: Given) -> Sequence[Node]:
+    """Those of the group that are to be done; of models of which the group has none left the first that are.
+
+    Raises GpuBurninError where the group has not each model of the order.
+    """
+    if given.canary is None:
+        return plan.canaries(nodes, order.canary, None)
+    named = plan.canaries(given.nodes, order.canary, frozenset(given.canary)) if given.nodes else ()
+    first = [node for node in nodes if node in frozenset(named)]
+    tried = {node.model for node in first}
+    return (*first, *plan.canaries([node for node in nodes if node.model not in tried], order.canary, None))
+
+
 def _over(book: Book, order: Order, given: Given, sha256: str, kind: Kind) -> frozenset[str]:
     """The hosts that the rolls before were done with, where this one goes on from them.
 
     The last one had all that those before it had not got done.
     """
     last = book.roll()
-    if last is None or last.order != order or last.sha256 != sha256:
+    if last is None or _work(last.order) != _work(order) or last.sha256 != sha256:
         return frozenset()
     done = {host for host, result in results(book, last, kind).items() if result.outcome in _OVER}
     return frozenset(done | ({node.name for node in given.nodes} - set(last.hosts)))
+
+
+def _work(order: Order) -> Order:
+    """What is to be done, without how many at a time and when it stops: who stops at 2 % goes on with 5 %."""
+    return Order(order.playbook, order.inventory, order.limit, order.arguments)

@@ -19,10 +19,12 @@ from gpu_burnin.fleet.roll import documents
 from gpu_burnin.fleet.waves import temporary
 from gpu_burnin.fleet.waves.model import Roll, Step, StepResult
 from gpu_burnin.system.codec import to_json
-from gpu_burnin.system.files import write_atomic
+from gpu_burnin.system.files import fsync_directory, write_atomic
 from gpu_burnin.system.prose import listed
 
 _ROLL, _RESULT, _LOCK, _HOSTS = "roll.json", "result.json", "running.lock", "hosts"
+# A roll until what is left of the one before is gone.
+_NEXT = "next.json"
 _STEPS, _ENDED = "steps", "ended"
 _AGAIN = "begin a new roll with --again"
 _UNKNOWN_ROLL = f"nobody knows what was begun; look at the nodes with `muster status`, then {_AGAIN}"
@@ -38,35 +40,43 @@ class Book:
     folder: Path
 
     def begin(self, roll: Roll, inventory: bytes) -> None:
-        """Keep a new roll in the place of an older one, none of whose steps may run. Raises GpuBurninError."""
+        """Keep a new roll in the place of an older one, none of whose steps may run. Raises GpuBurninError.
+
+        One that is cut here is there, and begun again: what those before it were done with nobody else knows.
+        """
         if running := self.running():
             raise GpuBurninError(
                 f"{listed(running)} of the roll before still {'runs' if len(running) == 1 else 'run'}, begun by a call "
                 "that has ended; wait until they are over, or go on with that roll, which waits for them"
             )
-        with _writing(self.folder):
-            # Without its plan a roll is none: what is cut here is begun anew.
-            (self.folder / _ROLL).unlink(missing_ok=True)
+        documents.write(self.folder / _NEXT, to_json(roll))
+        with writing(self.folder):
             temporary.remove_all(self.folder / _STEPS)
             (self.folder / _ENDED).unlink(missing_ok=True)
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.keep_inventory(self.folder, "inventory", inventory)
-        documents.write(self.folder / _ROLL, to_json(roll))
+            (self.folder / _NEXT).replace(self.folder / _ROLL)
+            # Before a step is kept that another begin would remove.
+            fsync_directory(self.folder)
 
     def roll(self) -> Roll | None:
         """The roll, None where there is none. Raises GpuBurninError for one that cannot be read."""
-        path = self.folder / _ROLL
+        path = self.folder / (_ROLL if self.begun else _NEXT)
         return documents.read(Roll, path, _UNKNOWN_ROLL) if path.exists() else None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the roll is all that is here; False where `begin` was cut, and is to be called again with it."""
+        return not (self.folder / _NEXT).exists()
 
     @property
     def ended(self) -> bool:
         """Whether the roll has come to its end, or has stopped."""
-        return (self.folder / _ENDED).exists()
+        return self.begun and (self.folder / _ENDED).exists()
 
     def end(self, lines: Sequence[str]) -> Path:
         """Keep that it has ended, with its report; gives the report's file. Raises GpuBurninError."""
         path = self.folder / _ENDED
-        with _writing(self.folder):
+        with writing(self.folder):
             write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
         return path
 
@@ -85,7 +95,7 @@ class Book:
     def step(self, step: Step) -> Path:
         """The folder of a step, with its hosts in a file. Raises GpuBurninError."""
         folder = self.folder / _STEPS / step.name
-        with _writing(folder):
+        with writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not (folder / _HOSTS).exists():
                 write_atomic(folder / _HOSTS, "".join(f"{host}\n" for host in step.hosts).encode())
@@ -119,7 +129,7 @@ def hosts_file(folder: Path) -> Path:
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[int]:
     """Have the lock of a step, as soon as the process that runs it has ended; it is for the one that will run it."""
-    with _writing(folder):
+    with writing(folder):
         fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -149,7 +159,8 @@ def _is_locked(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """Raises GpuBurninError where what is written below cannot be kept."""
     try:
         yield
     except OSError as error:

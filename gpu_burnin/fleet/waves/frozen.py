@@ -22,7 +22,8 @@ class Given:
     """What an inventory says of a roll. `canary` are the hosts of the canary group, None where none was named.
 
     `jumps`: whether hosts are reached through a jump host. `workers` are the hosts of the group of workers, as --worker
-    names them; `power` is there where it was asked for.
+    names them; `power` is there where it was asked for, and so are `sealed`, names of variables in files that are
+    encrypted as a whole: an export has what stands in them as it was decrypted.
     """
 
     state_dir: str
@@ -32,12 +33,14 @@ class Given:
     jumps: bool
     workers: tuple[str, ...] = ()
     power: Power | None = None
+    sealed: tuple[str, ...] = ()
 
 
 def given(order: Order, groups: Sequence[str], *, workers: str = "", power: bool = False) -> Given:
     """The nodes of these groups that an order is for. Raises GpuBurninError.
 
-    `workers` is the group of workers, "" for none; with `power` how the nodes swing their power is read too.
+    `workers` is the group of workers, "" for none; with `power` how the nodes swing their power is read too, and what
+    no worker may see.
     """
     for source in order.inventory:
         if not Path(source).exists():
@@ -53,7 +56,7 @@ def given(order: Order, groups: Sequence[str], *, workers: str = "", power: bool
 
 
 def export(inventory: Sequence[str]) -> bytes:
-    """All of an inventory with its variables as they were written: templates and vaults stay what they are.
+    """All of an inventory with its variables as they were written: templates and encrypted values stay what they are.
 
     Raises GpuBurninError.
     """

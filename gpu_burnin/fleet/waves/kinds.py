@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +63,26 @@ KINDS: Mapping[str, Kind] = {
     "driver_upgrade.yml": _DRIVER,
     "upgrade.yml": _UPGRADE,
 }
+
+# Words of ansible-playbook, which takes the start of one for the whole: what every shard is given another one of, what
+# does no work, and what tells the parts of a playbook from each other.
+_GIVEN = re.compile(r"-[li].*|--(lim|inv).*")
+_IDLE = re.compile(r"--(list|sy|step|ver|h).*|-h")
+_TAGS = re.compile(r"-t.*|--tag.*")
+
+
+def refuse(kind: Kind, arguments: Sequence[str]) -> None:
+    """Raise GpuBurninError for arguments of ansible-playbook that no shard may have."""
+    for word in arguments:
+        if _GIVEN.fullmatch(word):
+            why = "each shard has its own hosts and the inventory of the roll; give --limit and -i before `--`"
+        elif _IDLE.fullmatch(word):
+            why = "with it no node would be done; call ansible-playbook for that"
+        elif _TAGS.fullmatch(word) and any("--tags" in words for words in kind.parts.values()):
+            why = "the parts of this playbook are told by their tags; call ansible-playbook, or give --skip-tags"
+        else:
+            continue
+        raise GpuBurninError(f"{word} cannot stand behind `--`: {why}")
 
 
 def kind_of(playbook: str) -> Kind:

@@ -66,6 +66,15 @@ def parse(text: str, key: str, known_hosts: Path) -> tuple[Place, int | None]:
     return Place(found["login"], int(found["port"] or 22), key, str(known_hosts)), most
 
 
+def each(texts: Sequence[str], key: str, known_hosts: Path) -> list[tuple[Place, int | None]]:
+    """Workers as `parse` has them. Raises GpuBurninError, also where one is given twice, which bears no more for it."""
+    found = [parse(text, key, known_hosts) for text in texts]
+    names = [place.name for place, _ in found]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise GpuBurninError(f"the worker {twice} is given twice; give it once")
+    return found
+
+
 def command(place: Place, project: str, *words: str) -> list[str]:
     """ssh(1) that runs Muster of the same path there. Nothing is forwarded, and no unknown host key is believed."""
     options = {
@@ -124,7 +133,8 @@ def look(place: Place, project: Path) -> Machine:
     try:
         machine = from_json(Machine, parse_json(text))
     except (ValueError, Misfit) as error:
-        raise GpuBurninError(f"the worker {place.name} gave an answer that cannot be read ({error})") from error
+        why = printable(str(error))
+        raise GpuBurninError(f"the worker {place.name} gave an answer that cannot be read ({why})") from error
     if machine.code != (mine := code(project)):
         there = printable(machine.code)
         raise GpuBurninError(

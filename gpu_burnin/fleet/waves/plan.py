@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from fractions import Fraction
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.roll.batches import batches
@@ -82,13 +83,14 @@ def refuse_twice(roll: Roll) -> None:
         seen.add(host)
 
 
-def most_failed(text: str) -> tuple[int | None, float | None]:
+def most_failed(text: str) -> tuple[int | None, Fraction | None]:
     """The limit of an option: a count of nodes, or a share of those tried. Raises GpuBurninError."""
     if _COUNT.fullmatch(text) and int(text) >= 1:
         return int(text), None
     share = _SHARE.fullmatch(text)
-    if share and 0 < float(share[1]) <= 100:
-        return None, float(share[1]) / 100
+    if share and 0 < Fraction(share[1]) <= 100:
+        # 29 % of 100 nodes are 29 of them, and a little less as a float.
+        return None, Fraction(share[1]) / 100
     raise GpuBurninError(f"--most-failed is {text!r}; give a count of 1 or more (5), or a share above 0% (2%, 100%)")
 
 
@@ -106,14 +108,20 @@ def stop(failed: Sequence[str], tried: int, limit: str) -> str:
 
 
 def held_canaries(roll: Roll, results: Mapping[str, HostResult]) -> str:
-    """Why the nodes of a model are not gone on with: none of its canaries may take work. "" where one may of each."""
+    """Why the nodes of a model are not gone on with: none of its canaries may take work. "" where one may of each.
+
+    Those that were left behind say nothing of their model. One without a result may still take work.
+    """
     for model in dict.fromkeys(roll.canaries.values()):
-        tried = [host for host, its in roll.canaries.items() if its == model and host in results]
-        if tried and all(results[host].outcome is Outcome.HELD for host in tried):
+        found = {host: results.get(host) for host, its in roll.canaries.items() if its == model}
+        tried = {host: one for host, one in found.items() if one and one.outcome is not Outcome.LEFT}
+        outcomes = {one.outcome for one in tried.values()}
+        if outcomes and outcomes <= {Outcome.HELD, Outcome.FAILED} and None not in found.values():
+            then = "has those that failed again" if Outcome.FAILED in outcomes else "goes on with other canaries"
+            why = f"{listed(list(tried))}: {next(iter(tried.values())).why}"
             return (
-                f"no canary of {model or 'nodes without a model'} may take work ({listed(tried)}: "
-                f"{results[tried[0]].why}): look whether it is they, or what the inventory asks of all; the same call "
-                "goes on with other canaries"
+                f"no canary of {model or 'nodes without a model'} may take work ({why}): look whether it is they, or "
+                f"what the inventory asks of all; the same call {then}"
             )
     return ""
 

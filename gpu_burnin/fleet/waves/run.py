@@ -17,7 +17,7 @@ from pathlib import Path
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.waves import forecast, plan, temporary, text
 from gpu_burnin.fleet.waves.begin import merge
-from gpu_burnin.fleet.waves.book import Book, alone, gates, keep_result, result_in
+from gpu_burnin.fleet.waves.book import Book, alone, gates, keep_result, result_in, writing
 from gpu_burnin.fleet.waves.kinds import Kind
 from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, Roll, Step, StepResult
 from gpu_burnin.fleet.waves.names import LOST_WHY, NO_TURN, OUTPUT, PLAY
@@ -62,6 +62,8 @@ class Executor:
         self._lost: set[str] = set()
         # Steps without a process: a worker is asked to end what it may still run of them.
         self._ending: set[str] = set()
+        # What a call that was killed has begun: it comes to its end, also where the roll has stopped.
+        self._begun = frozenset(self.book.running())
         # Seconds of the processors while shards ran that are done: of the whole machine, and of the shards.
         self._busy_s, self._own_s = 0.0, 0.0
 
@@ -75,27 +77,33 @@ class Executor:
             if (result := self.book.result(step)) is not None:
                 self._keep(step, result)
         for stage in stages:
-            if self.stopped and not self._closes(stage[0]):
-                continue
+            for step in stage:
+                if step.name in self._done:
+                    self._judge(step)
             left = deque(step for step in stage if step.name not in self._done)
-            if left:
+            left = deque(sorted(left, key=lambda step: step.name not in self._begun))
+            if left and self._goes_on(left[0]):
                 begun = list(left)
                 before_s = busy_s()
                 self._stage(left, stages)
                 if stage[0].part is Part.NODES:
                     self._busy_s += busy_s() - before_s
                     self._own_s += sum(self._done[step.name].cpu_s for step in begun if step.name in self._done)
-            else:
-                self._judge(stage[-1])
 
     @property
     def shards(self) -> list[StepResult]:
         """The shards that are done."""
         return [result for result in self._done.values() if result.name.startswith("shard-")]
 
-    def _closes(self, step: Step) -> bool:
-        """Whether a step is for what has been done, also after a stop: nodes whose shards ran are let in."""
-        return step.part is Part.ADMIT and any(one.name in self._done for one in self._shards(step.wave))
+    def _goes_on(self, step: Step) -> bool:
+        """Whether a step may run: after a stop those that run already, and those for what has been done.
+
+        Nodes whose shards ran are let in. After Ctrl-C the same call goes on with a wave, and then waits for all of it.
+        """
+        if not self.stopped or step.name in self._begun:
+            return True
+        done = [one.name in self._done for one in self._shards(step.wave)]
+        return step.part is Part.ADMIT and (all(done) if self.interrupted else any(done))
 
     def _stage(self, left: deque[Step], stages: Sequence[Sequence[Step]]) -> None:
         last = left[-1]
@@ -132,14 +140,15 @@ class Executor:
                 self._change.wait(_LINE_S)
                 running = [f"{name} ({self._play(name)})" for name in sorted(self._running)]
                 if running:
-                    self.say(text.progress(self.roll, self.results, wave, running, self._left(stages)))
+                    left = "" if self.stopped else self._left(stages)
+                    self.say(text.progress(self.roll, self.results, wave, running, left))
 
     def _work(self, left: deque[Step], far: Far | None) -> None:
         """Steps one after the other, until none is left or the roll is stopped."""
         try:
             while True:
                 with self._change:
-                    if not left or (self.stopped and not self._closes(left[0])):
+                    if not left or not self._goes_on(left[0]):
                         return
                     if far is not None and far.place.name in self._lost:
                         return
@@ -151,7 +160,9 @@ class Executor:
                     self._keep(step, result)
                     self._judge(step)
                     self._change.notify_all()
-        except (GpuBurninError, OSError) as error:
+        except Exception as error:
+            # Of any kind: a step that nobody waits for would be passed over. What runs may run on for hours.
+            self.say(f"no further step begins: {error}")
             with self._change:
                 self._faults.append(error)
                 self.stopped = self.stopped or str(error)
@@ -202,10 +213,12 @@ class Executor:
                 return result, ""
             if (result := self._given_up(step, folder)) is not None:
                 return result, ""
-            self._write(step, folder, far)
-            for name in (NO_TURN, LOST_WHY):
-                (folder / name).unlink(missing_ok=True)
-            with (folder / _LOG).open("ab") as log:
+            with writing(folder):
+                self._write(step, folder, far)
+                for name in (NO_TURN, LOST_WHY):
+                    (folder / name).unlink(missing_ok=True)
+                log = (folder / _LOG).open("ab")
+            with log:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "gpu_burnin.fleet.waves.worker", str(folder)],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock],
@@ -221,7 +234,7 @@ class Executor:
         why, log_name = f"its process{where} ended with {code} and no result", _LOG
         with contextlib.suppress(FileNotFoundError):
             why, log_name = (folder / LOST_WHY).read_text().strip(), OUTPUT
-        with (folder / _LOST).open("a") as lost:
+        with writing(folder), (folder / _LOST).open("a") as lost:
             lost.write(f"{why}\n")
         return None, f"{why}; see {folder / log_name}"
 

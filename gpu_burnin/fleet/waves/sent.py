@@ -46,8 +46,11 @@ def refuse(playbook: str, arguments: Sequence[str]) -> None:
             )
 
 
-def inventory(exported: bytes, hosts: Collection[str]) -> bytes:
-    """The part of an exported inventory that a worker gets. Raises GpuBurninError where a secret would be in it."""
+def inventory(exported: bytes, hosts: Collection[str], sealed: Collection[str] = ()) -> bytes:
+    """The part of an exported inventory that a worker gets. Raises GpuBurninError where a secret would be in it.
+
+    `sealed` are variables that stand in encrypted files, as secret as values that are encrypted.
+    """
     given: Mapping[str, Any] = json.loads(exported)
     groups: dict[str, Any] = {}
     for name, group in given.items():
@@ -55,16 +58,16 @@ def inventory(exported: bytes, hosts: Collection[str]) -> bytes:
             continue
         # Names of other hosts stay, since what a role does may depend on whether there is such a group.
         groups[name] = {key: group[key] for key in ("hosts", "children") if key in group}
-        groups[name]["vars"] = _allowed(group.get("vars") or {}, f"the group {name}")
+        groups[name]["vars"] = _allowed(group.get("vars") or {}, f"the group {name}", sealed)
     known = given.get("_meta", {}).get("hostvars", {})
-    hostvars = {host: _allowed(known.get(host, {}), host) for host in sorted(hosts)}
+    hostvars = {host: _allowed(known.get(host, {}), host, sealed) for host in sorted(hosts)}
     return json.dumps({**groups, "_meta": {"hostvars": hostvars}}).encode()
 
 
-def _allowed(variables: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def _allowed(variables: Mapping[str, Any], owner: str, sealed: Collection[str]) -> dict[str, Any]:
     kept = {name: value for name, value in variables.items() if name in _NAMED or name.startswith(_PREFIX)}
     for name, value in kept.items():
-        if any(word in json.dumps(value) for word in _SECRET):
+        if name in sealed or any(word in json.dumps(value) for word in _SECRET):
             raise GpuBurninError(
                 f"{name} of {owner} is encrypted or has a private key in it, and workers get no secrets; write it "
                 "otherwise, or roll without --worker"

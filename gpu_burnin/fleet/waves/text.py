@@ -28,6 +28,7 @@ def planned(roll: Roll, workers: Workers) -> list[str]:
         f"it stops when {_limit(roll.order.most_failed)} of the nodes tried have failed; a burn-in's FAIL is a result, "
         "and a node that does not answer is left behind",
     ]
+    lines += _before(roll)
     rows = []
     for number, wave in enumerate(roll.waves, 1):
         hosts = [host for shard in wave for host in shard]
@@ -57,8 +58,7 @@ def summary(roll: Roll, results: Mapping[str, HostResult], stopped: str, command
     told = [f"{counts[outcome]:,} {_WORDS[outcome]}" for outcome in Outcome if counts[outcome]]
     told += [f"{untried:,} not tried"] * bool(untried)
     lines = [f"roll {roll.id} of {_nodes(len(roll.hosts))}: {', '.join(told) or 'nothing was done'}"]
-    if roll.before:
-        lines.append(f"{_nodes(roll.before)} were done by the call before, and are not among them")
+    lines += _before(roll)
     for outcome in (Outcome.FAILED, Outcome.LEFT, Outcome.HELD):
         found = [(host, result.why) for host, result in results.items() if result.outcome is outcome]
         lines += [f"  {host}  {_WORDS[outcome]}: {why}" for host, why in found[:_REASONS]]
@@ -144,6 +144,12 @@ def minutes(seconds: float | None) -> str:
 def _limit(most_failed: str) -> str:
     """A count is reached, a share is passed: plan.stop."""
     return f"more than {most_failed}" if most_failed.endswith("%") else most_failed
+
+
+def _before(roll: Roll) -> list[str]:
+    were = "was" if roll.before == 1 else "were"
+    said = f"{_nodes(roll.before)} {were} done by the calls before, and not among them; --again has all"
+    return [said] if roll.before else []
 
 
 def _nodes(count: int) -> str:

@@ -24,6 +24,7 @@ from gpu_burnin.fleet.waves.model import HostResult, Outcome, Part, StepResult
 from gpu_burnin.fleet.waves.names import FOLDER_VARIABLE, LIMIT, LOST_WHY, NO_TURN, OUTCOMES, OUTPUT
 from gpu_burnin.system.codec import from_json
 from gpu_burnin.system.files import parse_json, read_text, write_atomic
+from gpu_burnin.system.prose import printable
 
 STEP = "step.json"
 # Of thousands of hosts each has a few hundred bytes.
@@ -76,7 +77,8 @@ def main() -> None:
         write_atomic(folder / NO_TURN, f"{error}\n".encode())
         sys.exit(EXIT_INCONCLUSIVE)
     except near.Lost as error:
-        write_atomic(folder / LOST_WHY, f"{error}\n".encode())
+        # One line for each loss, and what a worker sent may be in it.
+        write_atomic(folder / LOST_WHY, f"{printable(str(error))}\n".encode())
         sys.exit(EXIT_INCONCLUSIVE)
 
 
@@ -108,7 +110,9 @@ def perform(folder: Path, job: Job, hosts: Sequence[str]) -> StepResult:
             found |= own
             rc, outcomes = play(folder, job, left)
             warnings.append(outcomes.get(near.WARNING))
-        found |= {host: _of_node(host, outcomes, rc, folder) for host in hosts if host not in found}
+        # Read once: it may be long, and no host of the shard may have a result.
+        said = last_words(folder, rc) if rc else "no play has it"
+        found |= {host: _of_node(host, outcomes, said) for host in hosts if host not in found}
     elif job.part is Part.ADMIT:
         found |= _of_admission(outcomes, hosts)
         error = "" if rc == 0 or outcomes.get("missing") else last_words(folder, rc)
@@ -209,10 +213,11 @@ def _ended(found: Mapping[str, Any]) -> HostResult | None:
     return HostResult(Outcome.FAILED, str(found["failed"]), found.get("gate") or {}) if "failed" in found else None
 
 
-def _of_node(host: str, outcomes: Mapping[str, Any], rc: int, folder: Path) -> HostResult:
+def _of_node(host: str, outcomes: Mapping[str, Any], said: str) -> HostResult:
+    """How a host ended; as the run `said` where no play has it."""
     found = outcomes.get("hosts", {}).get(host)
     if found is None:
-        return HostResult(Outcome.FAILED, last_words(folder, rc) if rc else "no play has it")
+        return HostResult(Outcome.FAILED, said)
     if (ended := _ended(found)) is not None:
         return ended
     gate = found.get("gate") or {}

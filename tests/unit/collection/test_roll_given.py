@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleActionFail
+from ansible.parsing.vault import VaultLib, VaultSecret
 from ansible_collections.muster.fleet.plugins.action import roll_given
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import UNRESOLVED
 from ansible_collections.muster.fleet.plugins.plugin_utils import roll_reader
@@ -35,6 +36,7 @@ def inventory(group: dict[str, Any], host: dict[str, Any]) -> SimpleNamespace:
         ({"ansible_ssh_common_args": "-o UserKnownHostsFile=/known"}, {}, False),
         ({"ansible_ssh_common_args": "-o ProxyJump=bastion"}, {}, True),
         ({}, {"ansible_ssh_extra_args": "-J bastion"}, True),
+        ({}, {"ansible_ssh_args": "-C -Jbastion"}, True),
         ({}, {"ansible_ssh_common_args": '-o ProxyCommand="ssh -W %h:%p bastion"'}, True),
     ],
 )
@@ -105,7 +107,16 @@ def test_workers_and_power_are_read_of_an_inventory(tmp_path: Path, monkeypatch:
     children = {"gpu_nodes": {"hosts": nodes}, "burners": {"hosts": {"w-1": {"ansible_host": "10.0.0.{{ 9 }}"}}}}
     hosts = tmp_path / "hosts.yml"
     hosts.write_text(yaml.safe_dump({"all": {"vars": shared, "children": children}}))
+    password = tmp_path / "password"
+    password.write_text("correct-horse")
+    monkeypatch.setenv("ANSIBLE_VAULT_PASSWORD_FILE", str(password))
+    secrets = tmp_path / "group_vars/all/secrets.yml"
+    secrets.parent.mkdir(parents=True)
+    vault = VaultLib([("default", VaultSecret(b"correct-horse"))])
+    secrets.write_bytes(vault.encrypt("gpu_burnin_api_url: https://user:word@api\nkey: {id: 1}\n"))
+    (secrets.parent / "plain.yml").write_text("fleet_name: one\n")
     found = frozen.given(Order("burnin.yml", (str(hosts),)), ("gpu_nodes",), workers="burners", power=True)
+    assert found.sealed == ("gpu_burnin_api_url", "id", "key")
     assert found.workers == ("10.0.0.9",) and [node.name for node in found.nodes] == ["gpu-1", "gpu-2"]
     assert found.power == Power(
         {"a": 2}, 1, 7200.0, feeds={"gpu-1": "a", "gpu-2": ""}, modes={"gpu-1": "granted", "gpu-2": "never"},

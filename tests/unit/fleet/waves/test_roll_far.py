@@ -351,6 +351,9 @@ def test_variables_of_the_shard_alone_are_sent_and_none_that_is_encrypted() -> N
     found = json.loads(sent.inventory(json.dumps(given).encode(), ["gpu-1"]))
     assert found["_meta"]["hostvars"] == {"gpu-1": {"ansible_host": "gpu-1"}}
     assert found["all"]["vars"] == {"fleet_domain": "d"} and found["gpu_nodes"]["hosts"] == ["gpu-1", "gpu-2"]
+    with pytest.raises(GpuBurninError, match="ansible_host of gpu-1 is encrypted"):
+        # As it was decrypted with all of its file.
+        sent.inventory(json.dumps(given).encode(), ["gpu-1"], ("ansible_host", "key"))
     given["all"]["vars"] = {"gpu_burnin_api_url": {"__ansible_vault": _VAULT}}  # type: ignore[index]
     with pytest.raises(GpuBurninError, match="gpu_burnin_api_url of the group all is encrypted"):
         sent.inventory(json.dumps(given).encode(), ["gpu-1"])
@@ -360,6 +363,12 @@ def test_variables_of_the_shard_alone_are_sent_and_none_that_is_encrypted() -> N
 def test_what_is_no_worker_is_refused(text: str) -> None:
     with pytest.raises(GpuBurninError, match="is no worker"):
         places.parse(text, "", Path("known_hosts"))
+
+
+def test_a_worker_that_is_given_twice_bears_no_more_for_it() -> None:
+    with pytest.raises(GpuBurninError, match=r"the worker roll@10\.0\.0\.9 is given twice"):
+        places.each(["roll@10.0.0.9=8", "10.0.0.9", "roll@10.0.0.9:22"], "", Path("k"))
+    assert len(places.each(["roll@10.0.0.9=8", "10.0.0.9", "roll@10.0.0.9:2222"], "", Path("k"))) == 3
 
 
 def test_a_worker_is_named_with_login_port_and_shards() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from gpu_burnin.fleet.waves.book import Book
 from gpu_burnin.fleet.waves.frozen import Given
 from gpu_burnin.fleet.waves.kinds import KINDS, kind_of
 from gpu_burnin.fleet.waves.model import HostResult, Node, Order, Outcome, Part, Roll, Step, StepResult
+from gpu_burnin.fleet.waves.workers import Workers
 
 NOW = datetime(2026, 11, 28, 12, 0, tzinfo=UTC)
 TESTS, SITE = KINDS["burnin.yml"], kind_of("site.yml")
@@ -90,6 +92,46 @@ def test_what_the_call_before_the_last_was_done_with_stays_done(tmp_path: Path) 
     assert (third.hosts, third.before) == (("gpu-2",), 3)
 
 
+def test_another_limit_or_shard_goes_on_with_the_same_work(tmp_path: Path) -> None:
+    """Who stops at one failure and lets five be does not test thousands of nodes again."""
+    made, _ = started(tmp_path)
+    ended(made, "shard-0001", gpu_1=DONE, gpu_2=FAILED)
+    made.end(["stopped"])
+    later = replace(ORDER, most_failed="5", shard_hosts=250, canary=1)
+    roll = begin.new(made, later, given(), "sum", TESTS, 1, NOW)
+    assert (roll.hosts, roll.before) == (("gpu-2", "gpu-3", "gpu-4"), 1)
+    lines = text.planned(roll, Workers(1, ("all",)))
+    assert "it stops when 5 of the nodes tried have failed" in lines[1] and "--again has all" in lines[2]
+    other = begin.new(made, replace(later, arguments=("--check",)), given(), "sum", TESTS, 1, NOW)
+    assert len(other.hosts) == 4, "that is other work"
+
+
+def test_a_roll_goes_on_after_its_canary_group_is_done(tmp_path: Path) -> None:
+    """It was refused: of what is left of the group no node has each model."""
+    models = {"gpu-1": "h100", "gpu-2": "b200", "gpu-3": "b200", "gpu-4": "h100"}
+    found = replace(
+        given(), nodes=tuple(Node(name, model) for name, model in models.items()), canary=("gpu-3", "gpu-4", "other")
+    )
+    made, order = Book(tmp_path / "roll"), replace(ORDER, canary_group="first", canary=1)
+    roll = begin.new(made, order, found, "sum", TESTS, 1, NOW)
+    assert list(roll.canaries) == ["gpu-3", "gpu-4"]
+    made.begin(roll, b"{}")
+    ended(made, "shard-0001", gpu_3=FAILED, gpu_4=DONE)
+    made.end(["stopped"])
+    roll = begin.new(made, order, found, "sum", TESTS, 1, NOW)
+    assert list(roll.canaries) == ["gpu-3", "gpu-1"]
+    # When all are done the next roll of all begins with the group again.
+    made.begin(roll, b"{}")
+    for number, shard in enumerate(itertools.chain.from_iterable(roll.waves), 1):
+        results = dict.fromkeys(shard, DONE)
+        step = Step(f"shard-{number:04}", Part.NODES, 1, shard)
+        book.keep_result(made.step(step), StepResult(step.name, 0, 1.0, 1.0, 0, results))
+    made.end(["done"])
+    assert list(begin.new(made, order, found, "sum", TESTS, 1, NOW).canaries) == ["gpu-3", "gpu-4"]
+    with pytest.raises(GpuBurninError, match="no node with h100"):
+        begin.new(made, order, replace(found, canary=("gpu-3",)), "sum", TESTS, 1, NOW)
+
+
 def test_a_host_is_what_its_shard_and_then_its_admission_say(tmp_path: Path) -> None:
     found = {"a": DONE, "b": DONE, "c": HELD, "d": FAILED}
     late = HostResult(Outcome.FAILED, "has not come")
@@ -126,9 +168,23 @@ def test_a_full_disk_under_the_book_is_said(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("gpu_burnin.fleet.waves.book.write_atomic", full)
     with pytest.raises(GpuBurninError, match=r"hosts cannot be written \(No space left on device\); no step begins"):
         made.step(Step("shard-0001", Part.NODES, 1, ("gpu-1",)))
+    monkeypatch.undo()
+    ended(made, "shard-0001", gpu_1=DONE, gpu_2=FAILED)
+    made.end(["stopped"])
+    later = begin.new(made, ORDER, given(), "sum", TESTS, 1, NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr("gpu_burnin.fleet.roll.documents.write_atomic", full)
+        with pytest.raises(GpuBurninError, match="No space left"):
+            made.begin(later, b"{}")
+    assert made.roll() == roll and made.ended and made.begun, "the one before is as it was"
+    monkeypatch.setattr("gpu_burnin.fleet.waves.book.write_atomic", full)
     with pytest.raises(GpuBurninError, match="No space left"):
-        made.begin(roll, b"{}")
-    assert made.roll() is None, "half of a roll is none"
+        made.begin(later, b"{}")
+    monkeypatch.undo()
+    # Who is done stands in the new one alone, of which this is half.
+    assert begin.unended(made, ORDER, "sum") == later and not made.begun and later.before == 1
+    made.begin(later, b"{}")
+    assert begin.unended(made, ORDER, "sum") == later and made.begun
 
 
 def test_an_inventory_is_printed_by_its_script(tmp_path: Path) -> None:
@@ -165,6 +221,12 @@ def test_the_report_says_which_machine_did_which_shards(tmp_path: Path) -> None:
     assert text.to_json(roll, {}, "", [*far, here])["workers"] == {
         "localhost": {"shards": 1, "nodes": 2}, "roll@10.0.0.9": {"shards": 2, "nodes": 2},
     }  # fmt: skip
+
+
+def test_a_limit_behind_the_dashes_begins_nothing(tmp_path: Path) -> None:
+    (playbook := tmp_path / "burnin.yml").touch()
+    refused = CliRunner().invoke(muster.cli, ["roll", str(playbook), "-i", str(tmp_path), "--", "-l", "gpu-1"])
+    assert "give --limit and -i before `--`" in str(refused.exception)
 
 
 def test_a_workers_key_is_named_as_for_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

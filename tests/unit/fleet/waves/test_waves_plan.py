@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 import pytest
 
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.waves import plan, text
-from gpu_burnin.fleet.waves.kinds import KINDS, kind_of
+from gpu_burnin.fleet.waves.kinds import KINDS, kind_of, refuse
 from gpu_burnin.fleet.waves.model import HostResult, Node, Order, Outcome, Part, Roll
 from gpu_burnin.fleet.waves.workers import Workers
 
@@ -100,7 +101,7 @@ def test_a_limit_that_is_none_is_refused(text: str) -> None:
     [
         (0, 100, "1", False), (1, 100, "1", True), (4, 100, "5", False), (5, 100, "5", True),
         (1, 1, "2%", True), (2, 100, "2%", False), (3, 100, "2%", True), (100, 100, "100%", False),
-        (0, 0, "2%", False),
+        (0, 0, "2%", False), (29, 100, "29%", False), (30, 100, "29%", True), (41, 1000, "4.1%", False),
     ],
 )  # fmt: skip
 def test_a_roll_stops_at_its_limit(failed: int, tried: int, limit: str, stops: bool) -> None:
@@ -120,14 +121,36 @@ def test_a_model_whose_canaries_may_not_work_is_not_gone_on_with() -> None:
     made = roll((("gpu-1", "gpu-2", "gpu-3"),), gpu_1="h100", gpu_2="h100", gpu_3="b200")
     assert plan.held_canaries(made, {"gpu-1": held, "gpu-2": done, "gpu-3": done}) == ""
     assert plan.held_canaries(made, {}) == ""
+    assert plan.held_canaries(made, {"gpu-1": held, "gpu-3": done}) == "", "gpu-2 may still take work"
     why = plan.held_canaries(made, {"gpu-1": done, "gpu-2": done, "gpu-3": held})
-    assert "no canary of b200" in why and "gpu-3: FAIL: XID_FATAL" in why
+    assert "no canary of b200" in why and "gpu-3: FAIL: XID_FATAL" in why and why.endswith("with other canaries")
+    left, failed = HostResult(Outcome.LEFT, "silent"), HostResult(Outcome.FAILED, "no room")
+    why = plan.held_canaries(made, {"gpu-1": left, "gpu-2": failed, "gpu-3": done})
+    assert "no canary of h100" in why and "(gpu-2: no room)" in why and why.endswith("has those that failed again")
+    assert plan.held_canaries(made, {"gpu-1": left, "gpu-2": left, "gpu-3": done}) == "", "a dead node says nothing"
 
 
 def test_only_what_is_known_can_be_rolled() -> None:
     assert kind_of("playbooks/driver_upgrade.yml").most_workers == 1, "it has one lock"
     with pytest.raises(GpuBurninError, match=r"etcd_restore\.yml cannot be rolled: site\.yml, "):
         kind_of("playbooks/etcd_restore.yml")
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [("-l", "give --limit and -i"), ("--limit=rack7", "give --limit"), ("-irack7", "-i before"),
+     ("--list-hosts", "no node would be done"), ("--syntax-check", "no node would be done"), ("--tags=pki", "tags")],
+)  # fmt: skip
+def test_arguments_that_no_shard_may_have_are_refused(word: str, says: str) -> None:
+    """A --limit behind `--` was overruled by that of each shard: all nodes were gone over."""
+    with pytest.raises(GpuBurninError, match=re.escape(word)) as refused:
+        refuse(SITE, ("--forks", "50", word))
+    assert says in str(refused.value)
+
+
+def test_other_arguments_are_ansible_s() -> None:
+    refuse(SITE, ("--forks", "50", "-e", "a=1", "--skip-tags", "x", "--check", "--diff", "-T", "9", "-vv"))
+    refuse(KINDS["burnin.yml"], ("-t", "x"))
 
 
 def test_a_roll_is_what_it_was_when_it_is_read_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.muster.fleet.plugins.modules.roll_given import ARGUMENT_SPEC
 from ansible_collections.muster.fleet.plugins.plugin_utils.action_reader import hosts_of, reader_of
-from ansible_collections.muster.fleet.plugins.plugin_utils.roll_reader import power_of, workers_of
+from ansible_collections.muster.fleet.plugins.plugin_utils.roll_reader import power_of, sealed_in, workers_of
 
 from gpu_burnin.system.files import write_atomic
 
 # Words of ssh(1) by which hosts are reached through another one.
-_JUMPS = ("ProxyJump", "ProxyCommand", "-J ")
-_SSH_ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
+_JUMPS = re.compile(r"ProxyJump|ProxyCommand|(^|\s)-J")
+_SSH_ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 
 
 class ActionModule(ActionBase):
@@ -59,6 +60,7 @@ class ActionModule(ActionBase):
             content["workers"] = workers_of(reader, read, group, nodes)
         if arguments["power"]:
             content["power"] = power_of(reader, read, [node["name"] for node in content["nodes"]])
+            content["sealed"] = sealed_in(inventory._sources or (), self._loader)
         dest = Path(arguments["dest"])
         write_atomic(dest, json.dumps(content).encode(), mode=0o600)
         return {**result, "changed": False, "dest": str(dest)}
@@ -77,4 +79,4 @@ def _jumps(inventory: Any) -> bool:
     """Whether a host, or a group, is reached through a jump host."""
     owners: Iterable[Any] = (*inventory.groups.values(), *inventory.hosts.values())
     said = (str(owner.vars.get(name, "")) for owner in owners for name in _SSH_ARGUMENTS)
-    return any(word in text for text in said for word in _JUMPS)
+    return any(_JUMPS.search(text) for text in said)

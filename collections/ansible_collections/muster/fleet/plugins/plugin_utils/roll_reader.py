@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ansible_collections.muster.fleet.plugins.plugin_utils.inventory_reader impo
 from gpu_burnin.fleet.feeds.limits import LIMITS, OTHERS
 from gpu_burnin.fleet.waves.grants import EXTENDED, MODE
 
+_ENCRYPTED = b"$ANSIBLE_VAULT;"
 _BURNIN = Path(__file__).resolve().parents[2] / "roles/gpu_burnin/defaults/main.yml"
 
 
@@ -56,6 +57,32 @@ def power_of(reader: InventoryReader, read: Read, nodes: Sequence[str]) -> dict[
         "feeds": {name: place.get("feed", "") for name, place in places.items()},
         "modes": dict(zip(nodes, map(str, of_nodes[MODE]), strict=True)),
     }
+
+
+def sealed_in(sources: Iterable[str], loader: Any) -> list[str]:
+    """The names in an inventory's files that are encrypted as a whole, for which `loader` has the password."""
+    found: set[str] = set()
+    for source in map(Path, sources):
+        folder = source if source.is_dir() else source.parent
+        files = [*(folder.glob("*") if source.is_dir() else [source])]
+        files += [path for name in ("group_vars", "host_vars") for path in (folder / name).rglob("*")]
+        for path in files:
+            if path.is_file() and _begins(path) == _ENCRYPTED:
+                found.update(_names(loader.load_from_file(str(path))))
+    return sorted(found)
+
+
+def _begins(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(_ENCRYPTED))
+
+
+def _names(value: object) -> Iterator[str]:
+    """Also those of groups and hosts, in an inventory: a few too many do no harm."""
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            yield str(name)
+            yield from _names(below)
 
 
 def _numbers(variable: str, nodes: Sequence[str], values: Sequence[Any]) -> list[float]:
