@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from kubernetes import config
+from kubernetes import client, config
 
 from gpu_burnin.errors import GpuBurninError
+from gpu_burnin.system.temporary_folder import temporary_folder
 
 _LIBRARY = "kubernetes/config/"
 
@@ -27,19 +30,20 @@ def load(given: Path | Mapping[str, Any], configuration: Any) -> Any:
     Raises KubeconfigError.
     """
     source = given if isinstance(given, Mapping) else str(given)
-    make: Any = config.new_client_from_config if isinstance(source, str) else config.new_client_from_config_dict
+    fill: Any = config.load_kube_config if isinstance(source, str) else config.load_kube_config_from_dict
     # $KUBECONFIG may be a list of them, and one may come through a pipe.
     if isinstance(source, str) and not any(Path(one).exists() for one in source.split(os.pathsep)):
         raise KubeconfigError("there is no such file")
     try:
         with _logged() as errors:
-            made = make(source, persist_config=False, client_configuration=configuration)
+            keys = _folder_of_keys()
+            fill(source, persist_config=False, client_configuration=configuration, temp_file_path=keys)
     except (config.ConfigException, OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise KubeconfigError(why(error)) from error
     # The package logs that a plugin failed, and goes on as nobody.
     if errors:
         raise KubeconfigError(f"its user's plugin gives no credential: {errors[0]}")
-    return made
+    return client.ApiClient(configuration)
 
 
 def current_cluster(path: Path) -> tuple[str, Mapping[str, Any]]:
@@ -70,6 +74,21 @@ def why(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())
+
+
+@cache
+def _folder_of_keys() -> str | None:
+    """Where the package writes the keys that stand within a kubeconfig: they go with this process, however it ends.
+
+    None where there is no place for it: what names files alone needs none, as on a node.
+    """
+    stack = ExitStack()
+    try:
+        folder = stack.enter_context(temporary_folder("muster-kube"))
+    except OSError:
+        return None
+    atexit.register(stack.close)
+    return str(folder)
 
 
 @contextmanager

@@ -278,7 +278,9 @@ def test_a_long_command_asks_for_another_token_before_its_own_ends(
     cluster.lost = ""
     current()
     assert cluster.tokens == 3
-    assert list(tmp_path.iterdir()) == [kubeconfig], "a token is in no file, which a kill would leave"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [kubeconfig], (
+        "a token is in no file, which a kill would leave"
+    )
 
 
 @pytest.mark.parametrize(("other", "words"), [("gpu-2", "gpu-2 and gpu-3"), ("gone", ""), ("silent", "nobody knows")])
