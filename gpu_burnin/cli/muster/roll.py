@@ -39,8 +39,7 @@ class _Key(click.Path):
 @click.option(
     "--canary",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
+    show_default="1",
     help="How many nodes of each GPU model come first, alone.",
 )
 @click.option(
@@ -92,13 +91,13 @@ class _Key(click.Path):
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, or how far it is, and end.")
 @click.option("--again", is_flag=True, help="Begin anew, whatever an earlier call has left.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report, or with --dry-run the waves, as JSON.")
 def roll(
     playbook: Path,
     arguments: tuple[str, ...],
     inventories: tuple[Path, ...],
     limit: str,
-    canary: int,
+    canary: int | None,
     canary_group: str,
     shard_hosts: int,
     most_failed: str,
@@ -132,6 +131,8 @@ def roll(
     from gpu_burnin.fleet.waves.run import Executor
     from gpu_burnin.system.clock import rfc3339_s
 
+    if canary and canary_group:
+        raise click.UsageError("--canary and --canary-group: give one of them")
     kind = kind_of(str(playbook))
     refuse(kind, arguments)
     read_limit(most_failed)
@@ -140,7 +141,14 @@ def roll(
     if away:
         sent.refuse(str(playbook), arguments)
     order = Order(
-        str(playbook), tuple(map(str, inventories)), limit, arguments, canary, canary_group, shard_hosts, most_failed
+        str(playbook),
+        tuple(map(str, inventories)),
+        limit,
+        arguments,
+        canary or 1,
+        canary_group,
+        shard_hosts,
+        most_failed,
     )
     given = frozen.given(order, kind.groups, workers=worker_group, power=away)
     exported = frozen.export(order.inventory)
@@ -167,9 +175,14 @@ def roll(
     if dry_run:
         found = None if again else begin.unended(book, order, sha256)
         shown = found or begin.new(book, order, given, sha256, kind, at_once, now, again=again)
+        done = begin.results(book, found, kind) if found is not None and book.begun else None
+        if as_json:
+            planned = text.planned_to_json(shown, [*count.bounds, *borne], at_once, done)
+            click.echo(json.dumps(planned, indent=1, ensure_ascii=False))
+            return
         terminal.show("\n".join([*text.planned(shown, count), *borne]))
-        if found is not None and book.begun:
-            terminal.show(text.progress(found, begin.results(book, found, kind), 0, (), "it has not ended"))
+        if done is not None:
+            terminal.show(text.progress(shown, done, 0, (), "it has not ended"))
         return
     if taken := lock.take(book.folder, mine):
         click.echo(taken, err=True)

@@ -39,6 +39,24 @@ def planned(roll: Roll, workers: Workers) -> list[str]:
     return [*lines, *table_with_text(rows, 120)]
 
 
+def planned_to_json(
+    roll: Roll, bounds: Sequence[str], at_once: int, results: Mapping[str, HostResult] | None
+) -> dict[str, object]:
+    """The waves for programs. `at_once` shards run; `results` are those of a roll that has begun, None of a new one."""
+    return {
+        "playbook": roll.order.playbook,
+        "begun": results is not None,
+        "nodes": len(roll.hosts),
+        "before": roll.before,
+        "tried": len(results or ()),
+        "most_failed": roll.order.most_failed,
+        "at_once": at_once,
+        "bounds": list(bounds),
+        "canaries": dict(roll.canaries),
+        "waves": [[list(shard) for shard in wave] for wave in roll.waves],
+    }
+
+
 def progress(roll: Roll, results: Mapping[str, HostResult], wave: int, running: Sequence[str], left: str) -> str:
     """Where the roll is, in one line. `running` are shards with their plays."""
     counts = ", ".join(f"{count:,} {_WORDS[outcome]}" for outcome, count in tally(results).items() if count)

@@ -312,7 +312,10 @@ def test_a_dry_run_says_the_waves_and_touches_nothing(fleet: Fleet) -> None:
     process = fleet.start("--dry-run", "--shard", "2")
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
-    assert "site.yml on 8 nodes in 4 waves of " in out and "wave 1  1 node   gpu-1 (h100)" in out
+    planned = json.loads(out)
+    assert (planned["nodes"], planned["begun"], planned["tried"]) == (8, False, 0)
+    assert planned["canaries"] == {"gpu-1": "h100"} and planned["waves"][0] == [["gpu-1"]]
+    assert sorted(host for wave in planned["waves"] for shard in wave for host in shard) == sorted(NODES)
     assert fleet.done("begin") == {} and not (fleet.folder / "state/roll").exists()
 
 
@@ -322,6 +325,7 @@ def test_a_dry_run_says_the_waves_and_touches_nothing(fleet: Fleet) -> None:
         (("--shard", "0"), "Invalid value for '--shard'"),
         (("--most-failed", "0%"), "give a count of 1 or more (5), or a share above 0%"),
         (("--canary-group", "none"), "has no group none"),
+        (("--canary-group", "gpu", "--canary", "2"), "give one of them"),
         (("--canary-group", "kube_apiserver"), "has none of the nodes of this roll"),
         (("-l", "kube_apiserver"), "no node of the inventory is in this roll"),
     ],
