@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# What its rule syntax-check adds to the environment (ansiblelint/runner.py).
+# What its rule syntax-check adds to the environment.
 CHECKED_WITH = {"PYTHONWARNINGS": "ignore", "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "False"}
 FIXED = ("_AnsibleTaggedStr", "_AnsibleTaggedInt", "_AnsibleTaggedFloat", "AnsibleDatatagBase")
 KIND = "_match_kind_from_globs"

@@ -61,6 +61,7 @@ def test_a_kind_is_asked_for_once_for_each_path_and_list() -> None:
 
 @pytest.mark.soak
 def test_both_find_the_same(tmp_path: Path) -> None:
+    """For make soak: `make test` lints all by the frugal one, whose parts have their tests above."""
     for name, text in {"bad.yml": BAD, "site.yml": IMPORTS, "unknown.yml": BAD.replace("command:", "none:")}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / ".ansible-lint").write_text("profile: production\n")
