@@ -21,6 +21,7 @@ from tools.changed_areas import REPOSITORY, UnknownCommitError, changed_files, g
 # Rules read all others with these: modules and their options, versions, settings.
 SHARED = ("collections/", "requirements/", ".ansible-lint", ".yamllint", "ansible.cfg")
 READ = frozenset({".yml", ".yaml"})
+FRUGAL = (sys.executable, "-m", "tools.frugal_lint")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"ansible-lint: everything ({chosen.everything})", flush=True)
     else:
         print(f"ansible-lint: {' '.join(chosen.paths)} (changed {since}); left out: the rest", flush=True)
-    status = warm_ansible.main(["ansible-lint", "--offline", "-q", *chosen.paths])
+    status = warm_ansible.main([*FRUGAL, "--offline", "-q", *chosen.paths])
     if status:
         print(" ".join(["again: ansible-lint --offline", *chosen.paths]))
     return status

@@ -21,6 +21,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
+# Kinds of plugins of which each run has some.
+PLUGINS = ("callback", "connection", "inventory", "shell", "strategy")
 # What stands first on PATH as ansible-playbook. It hands all to the server and ends as the check does.
 _CLIENT = """#!{python} -IS
 import json, os, socket, sys
@@ -114,12 +116,17 @@ def _load() -> None:
     """Load Ansible, and the largest file that each check reads: of names that moved out of Ansible's own collection."""
     # Here, not above: as it is loaded it reads its configuration.
     import ansible.cli.playbook
+    from ansible.plugins import loader
     from ansible.utils.collection_loader import _collection_finder as finder
 
     # It has its content's name as an argument so that others may keep what it returns.
     finder._meta_yml_to_dict = functools.cache(finder._meta_yml_to_dict)
     moved = Path(ansible.__file__).parent / "config/ansible_builtin_runtime.yml"
     finder._meta_yml_to_dict(moved.read_bytes(), ("ansible.builtin", "runtime.yml"))
+    # A run reads the options of forty plugins, a third of what the smallest one takes.
+    for kind in PLUGINS:
+        for _ in getattr(loader, f"{kind}_loader").all(class_only=True):
+            pass
 
 
 def _configuration(call: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What several areas of unit tests need: Ansible's plugins and the lab's fake NVML."""
+"""What several areas of unit tests need: Ansible's plugins and the lab's fake NVML; and workers that compile once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import importlib
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lab.nvml import fake_nvml as nvml_library
+from tests.support.collecting import one_at_a_time
 
 pytest_plugins = [
     "tests.support.engine_fixtures",
@@ -19,6 +21,13 @@ pytest_plugins = [
     "tests.support.ssh_fixtures",
     "tests.support.telemetry_fixtures",
 ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """In a fresh clone each worker would rewrite the assertions of all tests: one does it for all."""
+    with one_at_a_time(Path(__file__).parent):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -18,7 +19,8 @@ def end(variable: str, value: str, proc: Path = Path("/proc")) -> int:
     # Ones that were being forked meanwhile are seen the next time.
     while found := list(_having(word, proc)):
         for fd in found:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
         for fd in found:
             # Readable when the process has ended, pidfd_open(2).
             select.select([fd], [], [])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools import ansible_lint, changed_areas, warm_ansible
-from tools.ansible_lint import Choice, choose, left_main_at, main
+from tools.ansible_lint import FRUGAL, Choice, choose, left_main_at, main
 
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org")
 
@@ -106,7 +106,7 @@ def test_a_branch_is_compared_with_where_it_left_main(
     (checkout / "site.yml").write_text("--- # not committed\n")
     assert main([]) == 2, "what ansible-lint says"
     paths = ["playbooks/new.yml", "roles/etcd", "site.yml"]
-    assert linted == [["ansible-lint", "--offline", "-q", *paths]]
+    assert linted == [[*FRUGAL, "--offline", "-q", *paths]]
     said = capsys.readouterr().out
     assert f"(changed since {left[:8]}, where this branch left main); left out: the rest" in said
     assert said.endswith(f"again: ansible-lint --offline {' '.join(paths)}\n")
@@ -125,7 +125,7 @@ def test_on_main_it_is_what_was_not_pushed_or_not_committed(
     main([])
     main([f"{pushed}~1"])
     main(["--all"])
-    begin = ["ansible-lint", "--offline", "-q"]
+    begin = [*FRUGAL, "--offline", "-q"]
     assert linted == [[*begin, "playbooks/two.yml"], [*begin, "playbooks/one.yml", "playbooks/two.yml"], begin]
 
 
@@ -143,7 +143,7 @@ def test_a_shallow_clone_of_a_branch_is_linted_whole(
         work_in(tmp_path / f"of-{branch}", monkeypatch)
         main([])
         assert ("everything (git does not know here where" in capsys.readouterr().out) is everything
-    assert linted == [["ansible-lint", "--offline", "-q"]]
+    assert linted == [[*FRUGAL, "--offline", "-q"]]
 
 
 def test_an_unknown_commit_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
