@@ -6,5 +6,7 @@ JOURNAL = "journal.jsonl"
 EVIDENCE = "evidence.json"
 SIGNATURE = "evidence.json.sig"
 HARDWARE = "hardware.json"
+# Process of the run, and the number of the one that counted for the node until it began.
+BEGUN = "begun"
 # What JSON readers everywhere hold exactly.
 MAX_SEQUENCE = 1 << 53

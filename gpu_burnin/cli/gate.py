@@ -15,6 +15,11 @@ from gpu_burnin.system.streams import readers_may_leave
 @click.option("--quiet", "-q", is_flag=True, help="Say nothing when the gate is open.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer, open or closed, as JSON and nothing else.")
 @click.option(
+    "--under-test",
+    is_flag=True,
+    help="Also open while a test is under way that began with an open gate: what ran then may start again.",
+)
+@click.option(
     "--cluster",
     is_flag=True,
     help="Ask only whether the cluster knows of this boot, and wait up to --deadline until it does.",
@@ -30,7 +35,13 @@ from gpu_burnin.system.streams import readers_may_leave
 )
 @host_options
 def gate(
-    config_path: Path | None, state_dir: Path | None, quiet: bool, as_json: bool, cluster: bool, deadline_s: float
+    config_path: Path | None,
+    state_dir: Path | None,
+    quiet: bool,
+    as_json: bool,
+    under_test: bool,
+    cluster: bool,
+    deadline_s: float,
 ) -> None:
     """Say whether kubelet may start on this node.
 
@@ -44,6 +55,8 @@ def gate(
     if cluster:
         if as_json:
             raise click.UsageError("--json and --cluster do not go together: leave one out")
+        if under_test:
+            raise click.UsageError("--under-test and --cluster do not go together: leave one out")
         from gpu_burnin.node.cluster_gate import check_cluster
 
         why = check_cluster(host_config(config_path, state_dir), deadline_s)
@@ -57,7 +70,7 @@ def gate(
         raise click.UsageError("--quiet and --json do not go together: leave one out")
     config = host_config(config_path, state_dir)
     try:
-        found = check_gate(config)
+        found = check_gate(config, under_test=under_test)
     except GateClosed as closed:
         if not as_json:
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from gpu_burnin.api import evidence
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, EXIT_PASS, GpuBurninError
 from gpu_burnin.node import signing
-from gpu_burnin.node.store import NoResult, Store
+from gpu_burnin.node.store import NoResult, RunDirectory, Store
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
 from gpu_burnin.types import Verdict
@@ -33,11 +34,14 @@ class GateClosed(GpuBurninError):
         self.statement = statement
 
 
-def check_gate(config: Config, root: Path = Path("/"), now: datetime | None = None) -> evidence.Statement:
+def check_gate(
+    config: Config, root: Path = Path("/"), now: datetime | None = None, *, under_test: bool = False
+) -> evidence.Statement:
     """The statement that opens the gate; raises GateClosed with one sentence when there is none.
 
     Asks: not revoked; the newest run that has begun left evidence, which is a PASS of this machine and boot, signed by
-    the host's own key, simulated only where the configuration allows it. The cluster decides on expiry.
+    the host's own key, simulated only where the configuration allows it. The cluster decides on expiry. With
+    `under_test` the run before speaks while the newest is under way: what ran when the test began may start again.
     """
     store, node = Store(config.state_dir), config.node_name
     if (reason := store.revoked()) is not None:
@@ -45,21 +49,30 @@ def check_gate(config: Config, root: Path = Path("/"), now: datetime | None = No
     try:
         newest = store.result()
     except NoResult as error:
-        raise GateClosed(f"{node}: closed: {error}; run gpu-burnin run", error.exit_code) from error
+        closed = GateClosed(f"{node}: closed: {error}; run gpu-burnin run", error.exit_code)
+        if under_test and (before := store.before_test()) is not None:
+            with contextlib.suppress(GateClosed):
+                return _opened_by(before, config, root, now)
+        raise closed from error
+    return _opened_by(newest, config, root, now)
+
+
+def _opened_by(run: RunDirectory, config: Config, root: Path, now: datetime | None) -> evidence.Statement:
+    node = config.node_name
     expect = evidence.Expectation(
         node=node,
         machine_id=host.machine_id(root),
         boot_id=host.boot_id(root),
-        highest_sequence=newest.sequence,
+        highest_sequence=run.sequence,
         ttl_s=None,
         allow_simulated=config.allow_simulated,
     )
     key = signing.own_public_key(config.host_key)
     try:
-        return evidence.verify(signing.annotation_of(newest.path), key, expect, now or datetime.now(UTC)).statement
+        return evidence.verify(signing.annotation_of(run.path), key, expect, now or datetime.now(UTC)).statement
     except evidence.EvidenceError as error:
         why = str(error).removeprefix(f"{node}: ")
-        message = f"{node}: closed: {why} ({error.code}); {_advice(error, newest.path)}"
+        message = f"{node}: closed: {why} ({error.code}); {_advice(error, run.path)}"
         raise GateClosed(message, _exit(error), error.code, error.statement) from error
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_burnin.api.run_files import EVIDENCE, JOURNAL, MAX_SEQUENCE
+from gpu_burnin.api.run_files import BEGUN, EVIDENCE, JOURNAL, MAX_SEQUENCE
 from gpu_burnin.errors import EXIT_FAIL, EXIT_INCONCLUSIVE, GpuBurninError
 from gpu_burnin.system.clock import rfc3339
 from gpu_burnin.system.files import fsync_directory, read_text, replace_symlink, write_atomic
@@ -195,6 +195,7 @@ class Store:
 
         The gate is closed with it, until the run's own PASS is there.
         """
+        write_atomic(run.path / BEGUN, f"{os.getpid()} {self.counter()}\n".encode("ascii"))
         write_atomic(self.root / "sequence", f"{run.sequence}\n".encode("ascii"))
 
     def runs(self) -> list[RunDirectory]:
@@ -234,6 +235,23 @@ class Store:
             left = "has begun and left no evidence (yet, if it is under way)"
             raise NoResult(f"run {number} {unsigned or left}", number)
         return found
+
+    def before_test(self) -> RunDirectory | None:
+        """The run that counted until the one that is under way began, with its evidence; None where there is none.
+
+        Under way is what holds the lock itself: before one that was killed there is nothing. Raises GpuBurninError as
+        counter().
+        """
+        number, runs = self.counter(), {run.sequence: run for run in self.runs()}
+        if number not in runs or not self.held():
+            return None
+        try:
+            pid, before = read_text(runs[number].path / BEGUN, follow=False).split()
+            holder = read_text(self.root / "lock", follow=False).strip()
+        except (OSError, ValueError):
+            return None
+        found = runs.get(int(before)) if pid == holder and before.isdecimal() else None
+        return found if found is not None and os.path.lexists(found.path / EVIDENCE) else None
 
     def begun_after(self, report: Path) -> int | None:
         """The number of a run that has begun since `report` was `latest` and has left none; None when there is none.

@@ -22,6 +22,7 @@ LOOKS = (
     ("systemctl status gpu-burnin-watch", "gpu-1", "active (running)"),
     ("journalctl -u gpu-burnin-watch -b", "gpu-1", "gpu-burnin"),
     ("gpu-burnin gate", "gpu-1", ""),
+    ("gpu-burnin gate --under-test", "gpu-1", ""),
     ("gpu-burnin gate --cluster", "gpu-1", ""),
     ("gpu-burnin status", "gpu-1", "PASS"),
     ("dcgmi health --host unix:///run/nvidia-dcgm/nv-hostengine -c", "gpu-1", "Healthy"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gpu_burnin.api.evidence import Statement
-from gpu_burnin.api.run_files import EVIDENCE
+from gpu_burnin.api.run_files import BEGUN, EVIDENCE
 from gpu_burnin.cli.main import cli
 from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.store import Store
@@ -87,6 +88,43 @@ def test_a_run_that_has_begun_closes_and_so_does_lost_evidence(
     (newest.path / EVIDENCE).unlink()
     assert good.path.exists()
     assert "run 3 has begun and left no evidence" in str(closed(config, root))
+
+
+def test_what_ran_may_start_again_while_a_test_of_it_is_under_way(
+    config: Config, statement: Statement, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(config.state_dir)
+
+    def is_open() -> bool:
+        with contextlib.suppress(GateClosed):
+            check_gate(config, root, NOW, under_test=True)
+            return True
+        return False
+
+    with store.locked():
+        first = store.new_run(NOW)
+        store.begin(first)
+        assert not is_open(), "nothing has passed before it"
+    good = leave_run(config, statement)
+    with store.locked():
+        run = store.new_run(NOW)
+        store.begin(run)
+        assert check_gate(config, root, NOW, under_test=True).sequence == good.sequence
+        assert closed(config, root).exit_code == 3, "as for whoever asks whether it has passed"
+        store.revoke("XID 79")
+        assert not is_open()
+        store.clear_revocation("XID 79")
+        monkeypatch.setattr(host, "boot_id", lambda _: "99999999-2222-3333-4444-555555555555")
+        with pytest.raises(GateClosed, match=f"run {run.sequence} has begun"):
+            check_gate(config, root, NOW, under_test=True)
+        monkeypatch.undo()
+        (run.path / BEGUN).write_text(f"1 {good.sequence}\n")
+        assert not is_open(), "the lock is of another process: the run was killed, and the agent signs a revocation"
+    assert not is_open(), "it was killed"
+    leave_run(config, replace(statement, verdict=Verdict.FAIL))
+    with store.locked():
+        store.begin(store.new_run(NOW))
+        assert not is_open(), "a FAIL came before"
 
 
 @pytest.mark.parametrize("kind", ["fifo", "endless", "directory", "large", "deep", "digits"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -105,7 +106,7 @@ def test_sequence_counts_up_and_survives_a_lost_counter(store: Store) -> None:
         store.begin(runs[-1])
         assert store.counter() == 3
         for run in runs:
-            run.path.rmdir()
+            shutil.rmtree(run.path)
         assert store.new_run(NOW).sequence == 4, "a run that has begun keeps its number, whatever became of it"
         (store.root / "sequence").unlink()
         assert store.new_run(NOW).sequence == 5
