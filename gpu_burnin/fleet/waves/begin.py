@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from gpu_burnin.errors import GpuBurninError
@@ -25,7 +26,7 @@ def unended(book: Book, order: Order, sha256: str) -> Roll | None:
     if roll is None or book.ended:
         return None
     plan.refuse_twice(roll)
-    if roll.order != order:
+    if _asked(roll.order) != _asked(order):
         raise GpuBurninError(
             f"roll {roll.id} has not ended; go on with it: {command(roll.order)}; or leave it and begin anew: --again"
         )
@@ -85,6 +86,7 @@ def merge(found: dict[str, HostResult], more: Mapping[str, HostResult], *, admis
 
 def command(order: Order) -> str:
     """How a roll is called."""
+    order = _asked(order)
     words = ["muster", "roll", order.playbook]
     words += [word for source in order.inventory for word in ("-i", source)]
     usual = Order(order.playbook, order.inventory)
@@ -107,7 +109,8 @@ def _canaries(nodes: Sequence[Node], order: Order, given: Given) -> Sequence[Nod
     if given.canary is None:
         return plan.canaries(nodes, order.canary, None)
     named = plan.canaries(given.nodes, order.canary, frozenset(given.canary)) if given.nodes else ()
-    first = [node for node in nodes if node in frozenset(named)]
+    names = {node.name for node in named}
+    first = [node for node in nodes if node.name in names]
     tried = {node.model for node in first}
     return (*first, *plan.canaries([node for node in nodes if node.model not in tried], order.canary, None))
 
@@ -122,6 +125,11 @@ def _over(book: Book, order: Order, given: Given, sha256: str, kind: Kind) -> fr
         return frozenset()
     done = {host for host, result in results(book, last, kind).items() if result.outcome in _OVER}
     return frozenset(done | ({node.name for node in given.nodes} - set(last.hosts)))
+
+
+def _asked(order: Order) -> Order:
+    """As a call gives it: a group of canaries without a number beside it, which earlier versions took and let be."""
+    return replace(order, canary=Order.canary) if order.canary_group else order
 
 
 def _work(order: Order) -> Order:

@@ -64,11 +64,12 @@ KINDS: Mapping[str, Kind] = {
     "upgrade.yml": _UPGRADE,
 }
 
-# Words of ansible-playbook, which takes the start of one for the whole: what every shard is given another one of, what
-# does no work, and what tells the parts of a playbook from each other.
-_GIVEN = re.compile(r"-[li].*|--(lim|inv).*")
-_IDLE = re.compile(r"--(list|sy|step|ver|h).*|-h")
-_TAGS = re.compile(r"-t.*|--tag.*")
+# Words of ansible-playbook, which takes the start of one for the whole, and -Cl for -C -l: what every shard is given
+# another one of, what does no work, and what tells the parts of a playbook from each other.
+_FLAGS = "[bvCDJKk]*"
+_GIVEN = re.compile(rf"-{_FLAGS}[li].*|--(lim|i).*")
+_IDLE = re.compile(rf"-{_FLAGS}h.*|--(list|sy|ste|vers|h).*")
+_TAGS = re.compile(rf"-{_FLAGS}t.*|--ta.*")
 
 
 def refuse(kind: Kind, arguments: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleParserError
 from ansible.parsing.vault import VaultLib, VaultSecret
 from ansible_collections.muster.fleet.plugins.action import roll_given
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import UNRESOLVED
@@ -94,6 +94,46 @@ def test_what_is_no_number_is_refused_with_its_node(variable: str, value: object
     given = reading({variable: {"gpu-1": value}}, gpu_nodes=["gpu-1"])
     with pytest.raises(AnsibleActionFail, match=f"{variable} of gpu-1 is .*; give a number above 0"):
         roll_reader.power_of(*given, ["gpu-1"])
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Path:
+    """An inventory's folder with a link to a common one, which has a link back, and a folder below."""
+    folder, common = tmp_path / "prod", tmp_path / "common/all"
+    for made in (folder / "group_vars", folder / "racks/.git", common):
+        made.mkdir(parents=True)
+    (folder / "group_vars/all").symlink_to("../../common/all")
+    (common / "back").symlink_to(folder)
+    for path, name in ((common / "one.yml", "linked"), (folder / "racks/hosts.yml", "below")):
+        path.write_text(f"$ANSIBLE_VAULT;1.1;AES256\n{name}")
+    (folder / "racks/.git/object").write_text("$ANSIBLE_VAULT;1.1;AES256\nno")
+    (folder / "hosts.yml").touch()
+    return folder
+
+
+class Loader:
+    """Decrypts to a variable named as what stands below the first line; `no` has another password."""
+
+    def load_from_file(self, path: str) -> object:
+        name = Path(path).read_text(encoding="utf-8").splitlines()[1]
+        if name == "no":
+            raise AnsibleParserError("hunter2")
+        return f"host {name}=1" if name == "ini" else {name: 1}
+
+
+def test_encrypted_files_are_found_where_ansible_reads_them(sealed: Path) -> None:
+    """It enters links to folders, and all folders of an inventory: such files reached workers decrypted."""
+    assert roll_reader.sealed_in([str(sealed)], Loader()) == ["below", "linked"]
+    (sealed.parent / "common/all/back").unlink()
+    assert roll_reader.sealed_in([str(sealed / "hosts.yml")], Loader()) == ["linked"]
+
+
+@pytest.mark.parametrize("content", ["no", "ini"])
+def test_an_encrypted_file_without_names_refuses_the_roll(sealed: Path, content: str) -> None:
+    (sealed / "hosts").write_text(f"$ANSIBLE_VAULT;1.1;AES256\n{content}")
+    with pytest.raises(AnsibleActionFail, match="prod/hosts is encrypted as a whole") as refused:
+        roll_reader.sealed_in([str(sealed)], Loader())
+    assert "hunter2" not in str(refused.value)
 
 
 def test_workers_and_power_are_read_of_an_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,9 @@ def test_only_what_is_known_can_be_rolled() -> None:
 @pytest.mark.parametrize(
     ("word", "says"),
     [("-l", "give --limit and -i"), ("--limit=rack7", "give --limit"), ("-irack7", "-i before"),
-     ("--list-hosts", "no node would be done"), ("--syntax-check", "no node would be done"), ("--tags=pki", "tags")],
+     ("--list-hosts", "no node would be done"), ("--syntax-check", "no node would be done"), ("--tags=pki", "tags"),
+     ("--ste", "no node would be done"), ("--vers", "no node would be done"), ("-vh", "no node would be done"),
+     ("-Cl", "give --limit"), ("-Dvirack7", "-i before"), ("--in", "-i before"), ("--ta=pki", "tags"), ("-bt", "tags")],
 )  # fmt: skip
 def test_arguments_that_no_shard_may_have_are_refused(word: str, says: str) -> None:
     """A --limit behind `--` was overruled by that of each shard: all nodes were gone over."""
@@ -150,6 +152,7 @@ def test_arguments_that_no_shard_may_have_are_refused(word: str, says: str) -> N
 
 def test_other_arguments_are_ansible_s() -> None:
     refuse(SITE, ("--forks", "50", "-e", "a=1", "--skip-tags", "x", "--check", "--diff", "-T", "9", "-vv"))
+    refuse(SITE, ("--verbose", "--start-at-task", "x", "--timeout", "9", "-bD", "--vault-id", "x"))
     refuse(KINDS["burnin.yml"], ("-t", "x"))
 
 

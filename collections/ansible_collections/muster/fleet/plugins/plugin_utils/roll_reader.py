@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host.places import levels_of
 from ansible_collections.muster.fleet.plugins.module_utils.preflight.inventory_data import UNRESOLVED
@@ -60,16 +62,43 @@ def power_of(reader: InventoryReader, read: Read, nodes: Sequence[str]) -> dict[
 
 
 def sealed_in(sources: Iterable[str], loader: Any) -> list[str]:
-    """The names in an inventory's files that are encrypted as a whole, for which `loader` has the password."""
+    """The names in an inventory's files that are encrypted as a whole, for which `loader` has the password.
+
+    Raises AnsibleActionFail for one whose names cannot be read.
+    """
     found: set[str] = set()
-    for source in map(Path, sources):
-        folder = source if source.is_dir() else source.parent
-        files = [*(folder.glob("*") if source.is_dir() else [source])]
-        files += [path for name in ("group_vars", "host_vars") for path in (folder / name).rglob("*")]
-        for path in files:
-            if path.is_file() and _begins(path) == _ENCRYPTED:
-                found.update(_names(loader.load_from_file(str(path))))
+    for path in itertools.chain.from_iterable(map(_files, map(Path, sources))):
+        if path.is_file() and _begins(path) == _ENCRYPTED:
+            found.update(_names(_loaded(path, loader)))
     return sorted(found)
+
+
+def _files(source: Path) -> Iterator[Path]:
+    """What Ansible may read of a source, which enters folders below, also those that are links."""
+    folders = [source]
+    if not source.is_dir():
+        yield source
+        folders = [source.parent / name for name in ("group_vars", "host_vars")]
+    seen: set[str] = set()
+    for top, below, files in itertools.chain.from_iterable(os.walk(folder, followlinks=True) for folder in folders):
+        # A link may lead to a folder above it.
+        again = (real := os.path.realpath(top)) in seen
+        seen.add(real)
+        below[:] = [] if again else [name for name in below if not name.startswith(".")]
+        yield from () if again else (Path(top, name) for name in files)
+
+
+def _loaded(path: Path, loader: Any) -> object:
+    try:
+        value: object = loader.load_from_file(str(path))
+    except AnsibleError:
+        value = ""  # its words may be of the secret
+    if value is None or isinstance(value, Mapping):
+        return value
+    raise AnsibleActionFail(
+        f"{path} is encrypted as a whole, and which variables it has cannot be read, which workers may not get: give "
+        "its password (ANSIBLE_VAULT_PASSWORD_FILE), write it as YAML, or take it out of the inventory"
+    )
 
 
 def _begins(path: Path) -> bytes:
