@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.temporary_folder import temporary_folder
 
 _LIBRARY = "kubernetes/config/"
+# What nobody holds any more would be closed, which removes its folder.
+_kept: list[ExitStack] = []
 
 
 class KubeconfigError(GpuBurninError):
@@ -78,7 +80,8 @@ def why(error: Exception) -> str:
 
 @cache
 def _folder_of_keys() -> str | None:
-    """Where the package writes the keys that stand within a kubeconfig: they go with this process, however it ends.
+    """Where the package writes the keys that stand within a kubeconfig: they go with this process, or, where that was
+    killed, with the next one.
 
     None where there is no place for it: what names files alone needs none, as on a node.
     """
@@ -87,7 +90,9 @@ def _folder_of_keys() -> str | None:
         folder = stack.enter_context(temporary_folder("muster-kube"))
     except OSError:
         return None
-    atexit.register(stack.close)
+    # A forked worker, as Ansible's, ends without atexit. This it runs, and not that of the process before it.
+    _kept.append(stack)
+    Finalize(None, stack.close, exitpriority=-1)
     return str(folder)
 
 

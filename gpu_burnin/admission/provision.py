@@ -5,7 +5,6 @@ What people ask of a node, and all that the admitter knows, is not touched.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +14,12 @@ from typing import Any
 
 from gpu_burnin.admission.client import ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.objects import covers
+from gpu_burnin.admission.rest import remove_rest, renewed, rest_of
 from gpu_burnin.api.crd import definitions
 from gpu_burnin.api.enrolment import enrolments_path
 from gpu_burnin.api.heartbeat import heartbeats_path
 from gpu_burnin.api.machine_power import machines_path
-from gpu_burnin.api.names import ENROLMENT_KIND, HEARTBEAT_KIND, KIND, Names
+from gpu_burnin.api.names import KIND, Names
 from gpu_burnin.api.record import Hardware, Identity, NodeAdmission, Place, Proof, Spec, document, parse
 from gpu_burnin.api.rendezvous import Nic
 from gpu_burnin.system.codec import to_json
@@ -28,8 +28,6 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SERVED_WITHIN_S = 60.0
 POLL_S = 0.5
 THREADS = 16
-# Paths and versions of the enrolment and the heartbeat that stand beside an entry.
-Rest = tuple[tuple[str, str], ...]
 _MOST_TRIES = 10
 _PARTS = ("identity", "hardware", "evidence", "place", "fabric")
 
@@ -187,13 +185,15 @@ def provision(
     stay: dict[str, str] = {}
     if apply:
         # Read before the first entry goes: what is made later is of a machine that comes under that name.
-        rest = _rest(api, names, [item.name for act, item in work if act is Act.REMOVED], enrolments=enrolments)
+        rest = rest_of(api, names, [item.name for act, item in work if act is Act.REMOVED], enrolments=enrolments)
 
         def carry_out(one: tuple[Act, Wanted | NodeAdmission]) -> str:
             act, item = one
             why = _write(api, names, act, item, carried, keep)
             if act is Act.REMOVED and not why:
-                remove_rest(api, rest[item.name], f"remove what is left of {item.name}")
+                what = f"remove what is left of {item.name}"
+                left = remove_rest(api, rest[item.name], what)
+                remove_rest(api, renewed(api, names, item.name, left), what)
             return why
 
         with ThreadPoolExecutor(THREADS) as pool:
@@ -225,25 +225,6 @@ def pin(
     if identity != spec.identity:
         wanted = Wanted(name, identity, spec.hardware, spec.evidence, spec.place, spec.fabric)
         _write(api, names, Act.CHANGED, wanted, {name: carried}, keep)
-
-
-def _rest(api: KubeApi, names: Names, nodes: Collection[str], *, enrolments: bool) -> Mapping[str, Rest]:
-    """What goes with the entries of these nodes. A token is good for nothing without its enrolment."""
-    found: dict[str, Rest] = dict.fromkeys(nodes, ())
-    kinds = [(enrolments_path, ENROLMENT_KIND)] * enrolments + [(heartbeats_path, HEARTBEAT_KIND)]
-    for path_of, kind in kinds if nodes else ():
-        for one in api.items(path_of(names), f"list the {kind}s"):
-            if (name := str(one["metadata"]["name"])) in found:
-                found[name] += ((path_of(names, name), str(one["metadata"]["resourceVersion"])),)
-    return found
-
-
-def remove_rest(api: KubeApi, rest: Rest, what: str) -> None:
-    """Remove what goes with an entry that is removed, each only as it was read. Raises ApiError."""
-    for path, version in rest:
-        # One that has changed, or was made anew, is of a machine that says anew who it is.
-        with contextlib.suppress(NotFound, Conflict):
-            api.delete(path, what, version=version)
 
 
 def entries(api: KubeApi, names: Names) -> dict[str, NodeAdmission]:

@@ -241,9 +241,13 @@ class TestAToken:
             )
         assert not controller.state.known_hosts.exists()
         refuse(controller.api, NAMES, node, decided("a thief", approved=False))
-        # The machine reads why; nobody does more with that token.
+        # The machine reads why; nobody gets in by that token, nor by the certificate request that it still makes.
         assert by.request("GET", f"{ENROLMENTS}/{node}").body["spec"]["decision"]["why"] == "a thief"
         refused(machine.enrols(by), USED)
+        assert thief.asks(by).status == 201
+        assert refusals(controller, by) == (
+            "no enrolment of its node with this token and request was approved (muster image enrolments)",
+        )
         with pytest.raises(EnrolmentError, match="it was refused"):
             let_in(controller, node)
         again = controller.token(node, again=True)

@@ -14,6 +14,7 @@ import pytest
 from gpu_burnin.admission.carried import carried, keep
 from gpu_burnin.admission.client import KubeApi
 from gpu_burnin.admission.provision import CRDS, Act, Provisioned, Wanted, define, entries, provision
+from gpu_burnin.admission.rest import Left, renewed
 from gpu_burnin.admission.restore import carry, compared, wait_until_closed
 from gpu_burnin.api.crd import crd
 from gpu_burnin.api.names import PROVISIONER_USER, Names
@@ -64,6 +65,8 @@ def test_what_the_api_server_has_kept_is_what_was_wanted(api: KubeApi, tmp_path:
     assert entries(api, NAMES)[wanted[0].name].spec.hardware.gpus == 4
     apply(api, [], tmp_path)
     assert not {one.name for one in wanted} & entries(api, NAMES).keys()
+    # It may look after a heartbeat that was renewed while its entry went.
+    assert renewed(api, NAMES, wanted[0].name, (Left("", "", ("boot", "started")),)) == ()
 
 
 def test_what_was_seen_comes_back_with_the_machine_and_a_hold_keeps_its_entry(

@@ -52,7 +52,6 @@ def approve(
     from gpu_burnin.errors import EXIT_FAIL, GpuBurninError
     from gpu_burnin.fleet.attach import approve as approving
     from gpu_burnin.fleet.attach import expected
-    from gpu_burnin.fleet.attach.discover import present
     from gpu_burnin.fleet.attach.ledger import Ledger
     from gpu_burnin.fleet.cluster.asks import user
     from gpu_burnin.system.clock import rfc3339
@@ -65,7 +64,7 @@ def approve(
     of_file = expected.of_file(expect) if expect is not None else None
     kubeconfig, domain = place
     api, keys = connect(kubeconfig), Names(domain)
-    least = approving.least_level(level, present(api).get("--level"))
+    least = approving.level_for(api, level)
     wanted = marks or {one.name: "" for one in approving.claims(api, keys) if approving.due(one, of_file)}
     approved, failed, doubles = dict[str, str](), dict[str, str](), list[str]()
     # What was approved is said also where the next one cannot be.

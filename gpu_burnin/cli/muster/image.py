@@ -178,13 +178,14 @@ def approve(
     _each(tuple(wanted), one)
 
 
-@image.command(short_help="Refuse machines, and end their tokens.")
+@image.command(short_help="Refuse machines: their tokens let nobody in.")
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE...")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; the machine shows it on its console.")
 @_fleet_options
 def refuse(nodes: tuple[str, ...], reason: str, state: Path, domain: str) -> None:
-    """Refuse the machine that enrolled as NODE, and end its token: the machine reads with it why, and nothing else.
+    """Refuse the machine that enrolled as NODE: it reads why with its token, which lets nobody in any more.
 
+    A token that no machine has come with is taken back; the other ends by itself, or when NODE is given another one.
     A machine that was let in before keeps its certificate: see `muster node quarantine`.
     """
     from gpu_burnin.api.enrolment import Decision

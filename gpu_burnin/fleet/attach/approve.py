@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_burnin.admission.client import KubeApi, NotFound, admissions_path
+import yaml
+
+from gpu_burnin.admission.client import ApiError, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.kubeconfig import current_cluster
 from gpu_burnin.api.attached import ENROLLED_BY_AGENT, PROVISIONER_ACCOUNT
 from gpu_burnin.api.enrolment import (
@@ -31,11 +33,13 @@ from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.attach.expected import COMPARED, FIRST_USE, Compare, Expected, Trust, first_use
 from gpu_burnin.fleet.attach.ledger import Ledger, read_ledger
 from gpu_burnin.fleet.attach.settings import Settings, check_level
+from gpu_burnin.fleet.attach.workloads import CONFIG
 from gpu_burnin.fleet.image.enrolments import decide
 from gpu_burnin.system.codec import to_json
 
 # The least that the API server makes one for.
 _TOKEN_S = 600
+_FORBIDDEN = 403
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,38 @@ def due(one: Claimed, expected: Expected | None) -> bool:
     if one.decision is None:
         return True
     return expected is not None and one.claim is not None and one.trust == FIRST_USE and expected.has_key(one.claim)
+
+
+def level_for(api: KubeApi, given: str | None) -> str:
+    """As least_level(), of the agents' configuration as it is. Who may not read that has to give a level, which is then
+    held against nothing. Raises ApiError, and GpuBurninError for a configuration that cannot be used.
+    """
+    try:
+        agents = _agents_level(api)
+    except ApiError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        if given is None:
+            raise GpuBurninError(f"{error}; or give the --level of `muster attach`") from error
+        agents = None
+    return least_level(given, agents)
+
+
+def _agents_level(api: KubeApi) -> str | None:
+    """None where there is no configuration, as where Muster is not attached."""
+    found = api.find(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps/{CONFIG}", "read the agents' configuration")
+    if found is None:
+        return None
+    try:
+        level = yaml.safe_load(found["data"]["agent.yaml"])["level"]
+    except (KeyError, TypeError, yaml.YAMLError):
+        level = None
+    if level not in LEVEL_NAMES:
+        raise GpuBurninError(
+            f"{api.server}: ConfigMap {CONFIG} of {SYSTEM_NAMESPACE} has {level!r} as level in agent.yaml, and not one "
+            f"of {', '.join(LEVEL_NAMES)}; use the muster that attached it, or run `muster attach` again"
+        )
+    return str(level)
 
 
 def least_level(given: str | None, agents: str | None) -> str:

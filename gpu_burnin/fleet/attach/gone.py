@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpu_burnin.admission.client import Conflict, KubeApi, NotFound, Object, admissions_path
-from gpu_burnin.admission.provision import Rest, remove_rest
+from gpu_burnin.admission.rest import Left, Rest, remove_rest
 from gpu_burnin.api.enrolment import EnrolmentError, enrolments_path, parse_enrolment
 from gpu_burnin.api.fabric_proof import FabricOutcome
 from gpu_burnin.api.heartbeat import heartbeats_path
@@ -57,7 +57,7 @@ def gone(api: KubeApi, names: Names, now: datetime, least_s: float) -> list[Gone
             (enrolments_path(names, name), enrolments.get(name)),
             (heartbeats_path(names, name), heartbeats.get(name)),
         )
-        return tuple((path, str(one["metadata"].get("resourceVersion", ""))) for path, one in of if one is not None)
+        return tuple(Left.of(path, one) for path, one in of if one is not None)
 
     approved = {name for name, one in enrolments.items() if _approved(one)}
     cut = (approved | heartbeats.keys() - enrolments.keys()) - records.keys()

@@ -211,8 +211,9 @@ def decide(api: KubeApi, names: Names, enrolment: Enrolment, decision: Decision)
 def refuse(api: KubeApi, names: Names, node: str, decision: Decision) -> None:
     """Refuse a machine, also one that has not come yet, whose token is taken back. Raises EnrolmentError and ApiError.
 
-    One that has come reads with its token that it was refused, and why; the decision has ended all else that it was
-    good for.
+    One that has come reads with its token that it was refused, and why, until the token's end. What else the API server
+    lets the token do until then lets nobody in: read enrolments and certificate requests, and make the one request of
+    its name, which nobody approves. Static policies see no other object, so they cannot hold it against the decision.
     One that is a node of the cluster already keeps its certificate: `muster node quarantine` ends its work.
     """
     found = api.find(enrolments_path(names, node), f"read the {ENROLMENT_KIND} of {node}")

@@ -62,7 +62,7 @@ def mint(
         )
     token, secret = ("".join(draw(_ALPHABET) for _ in range(length)) for length in (6, 16))
     handed, ends = Handed(node, token, secret), now + timedelta(seconds=lifetime_s)
-    # First the enrolment: a token that no enrolment names is good for nothing.
+    # First the enrolment: a token that no enrolment names lets nobody in.
     document = enrolment_document(
         node, EnrolmentSpec(token, rfc3339_s(ends)), names, old.version if old is not None else ""
     )
@@ -85,8 +85,8 @@ def mint(
 def withdraw(api: KubeApi, token: str) -> None:
     """Take a token back, by its id. Raises ApiError.
 
-    An API server may take it for 10 s more, which it has in its cache: what ends it at once is another token in the
-    NodeEnrolment, or a decision there.
+    An API server may take it for 10 s more, which it has in its cache: what lets nobody in by it at once is another
+    token in the NodeEnrolment, or a decision there.
     """
     with suppress(NotFound):
         api.delete(f"{SECRETS}/bootstrap-token-{token}", f"take back token {token}")

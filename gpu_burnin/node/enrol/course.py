@@ -87,9 +87,11 @@ def _look(api: Api, handed: Handed, claim: Claim, sign: Callable[[bytes], str], 
         try:
             api.say(claim, sign(claim.canonical()))
         except ApiRefused as error:
+            if error.status != _FORBIDDEN:
+                raise
             # Whoever was first: that is what is read now. Where nobody was, the server does not let anybody speak.
             enrolment = api.enrolment()
-            if error.status != _FORBIDDEN or (not enrolment.spec.claim and enrolment.spec.decision is None):
+            if not enrolment.spec.claim and enrolment.spec.decision is None:
                 raise
         else:
             enrolment = api.enrolment()

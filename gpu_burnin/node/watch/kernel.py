@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -45,22 +46,28 @@ def follow(spec: str, sleep: Callable[[float], object]) -> Iterator[Read]:
 def follow_device(path: Path, sleep: Callable[[float], object]) -> Iterator[Read]:
     """All that the kernel still holds, then each message as it comes."""
     while True:
+        trouble = "cannot be read"
         try:
             # A file put over /dev/kmsg is no kernel log.
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if path.is_char_device() else -1
-        except OSError as error:
-            yield Read(why=f"{path} cannot be read ({error.strerror})")
-        else:
-            if fd < 0:
+            if not path.is_char_device():
                 yield Read(why=f"{path} is no kernel log")
             else:
-                try:
-                    yield from _records(fd, sleep)
-                except OSError as error:
-                    yield Read(why=f"{path} cannot be read any more ({error.strerror})")
-                finally:
-                    os.close(fd)
+                with _opened(path) as fd, _opened(path) as since:
+                    os.lseek(since, 0, os.SEEK_END)
+                    trouble = "cannot be read any more"
+                    yield from _records(fd, since, sleep)
+        except OSError as error:
+            yield Read(why=f"{path} {trouble} ({error.strerror})")
         sleep(RETRY_S)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _wait(fd: int, sleep: Callable[[float], object]) -> None:
@@ -68,9 +75,22 @@ def _wait(fd: int, sleep: Callable[[float], object]) -> None:
     sleep(0.0)
 
 
-def _records(fd: int, sleep: Callable[[float], object]) -> Iterator[Read]:
-    """Records one a call; EPIPE says that some were overwritten before they could be read."""
+def _next_number(fd: int) -> int | None:
+    """That of the next record, None while there is none."""
+    try:
+        record = parse_record(os.read(fd, _RECORD_SIZE_BYTES).decode(errors="replace"))
+    except OSError:
+        return None
+    return record.sequence if record is not None else None
+
+
+def _records(fd: int, since: int, sleep: Callable[[float], object]) -> Iterator[Read]:
+    """Records one a call; EPIPE says that some were overwritten before they could be read.
+
+    `since` reads what came after this began, and nothing before: what is new shows also where a storm has no pause.
+    """
     expected: int | None = None
+    first_new: int | None = None
     events: list[XidEvent] = []
     reader = EventReader()
     lost, again, left = 0, True, _MOST_AT_ONCE
@@ -78,6 +98,9 @@ def _records(fd: int, sleep: Callable[[float], object]) -> Iterator[Read]:
         if left == 0:
             yield Read(tuple(events), lost, again=again)
             events, lost, left = [], 0, _MOST_AT_ONCE
+            if again:
+                first_new = _next_number(since) if first_new is None else first_new
+                again = first_new is None or expected is None or expected < first_new
             sleep(0.0)
         left -= 1
         try:

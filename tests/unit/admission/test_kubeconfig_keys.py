@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import multiprocessing
 import stat
 import tempfile
 from pathlib import Path
@@ -40,3 +41,24 @@ def test_they_lie_in_a_folder_that_goes_with_the_process(
         assert [Path(configuration.ssl_ca_cert)] == list(folder.iterdir())
     else:
         assert configuration.host == cluster["server"] and not configuration.ssl_ca_cert
+
+
+def test_they_go_with_a_worker_that_is_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ansible's, which ends without atexit; what the process before it has stays."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen = tmp_path / "seen"
+
+    def work() -> None:
+        kubeconfig._folder_of_keys.cache_clear()
+        seen.write_text(str(kubeconfig._folder_of_keys()))
+
+    kubeconfig._folder_of_keys.cache_clear()
+    try:
+        own = Path(str(kubeconfig._folder_of_keys()))
+        worker = multiprocessing.get_context("fork").Process(target=work)
+        worker.start()
+        worker.join()
+    finally:
+        kubeconfig._folder_of_keys.cache_clear()
+    assert own.is_dir() and seen.read_text() != str(own)
+    assert not Path(seen.read_text()).exists()

@@ -68,6 +68,24 @@ def test_what_comes_under_a_name_while_its_entry_goes_stays(api: FakeApi, kube: 
     assert list(api.objects["nodeenrolments"]) == list(api.objects["agentheartbeats"]) == ["gpu-1"]
 
 
+@pytest.mark.parametrize(("started", "left"), [("before", []), ("since", ["gpu-1"])])
+def test_a_heartbeat_that_is_renewed_while_its_entry_goes_is_the_same_rest(
+    api: FakeApi, kube: KubeApi, started: str, left: list[str]
+) -> None:
+    """By the process that had it. That of another one is of a machine that came meanwhile."""
+    provisioned(kube, "gpu-1")
+    api.put("agentheartbeats", heartbeat_document("gpu-1", Heartbeat("boot", "before", "1"), NAMES))
+    renewed = [heartbeat_document("gpu-1", Heartbeat("boot", started, "2"), NAMES)]
+
+    def meanwhile(path: str) -> None:
+        if "/agentheartbeats/" in path and renewed:
+            api.put("agentheartbeats", renewed.pop())
+
+    api.before_write = meanwhile
+    assert dict(provisioned(kube).acts) == {"gpu-1": "removed"}
+    assert list(api.objects["agentheartbeats"]) == left
+
+
 def test_pinning_writes_key_and_machine_and_nothing_else(api: FakeApi, kube: KubeApi) -> None:
     provisioned(kube, "gpu-1")
     before = api.objects["nodeadmissions"]["gpu-1"]["spec"]

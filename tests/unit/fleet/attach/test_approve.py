@@ -348,18 +348,34 @@ def test_the_level_that_lets_in_is_that_of_the_agents_and_never_below(
 
     monkeypatch.setattr(module, "provisioner", lambda kube, _: lambda: kube)
     monkeypatch.setattr(module, "approve", let_in)
-    monkeypatch.setattr("gpu_burnin.fleet.attach.discover.present", lambda _: {"--level": "standard"})
     server = FakeApi()
     server.objects["nodeadmissions"] = {}
     words = ["attach", "--kubeconfig", str(server.kubeconfig(tmp_path / "kubeconfig")), "approve", "gpu-3"]
+
+    def configured(text: str) -> None:
+        made = {"metadata": {"name": "muster-config", "namespace": "muster-system"}, "data": {"agent.yaml": text}}
+        server.put("configmaps", made)
+
+    def refused(*more: str) -> str:
+        error = CliRunner().invoke(muster.cli, [*words, *more]).exception
+        assert isinstance(error, GpuBurninError) and error.exit_code == 2
+        return str(error)
+
     try:
+        # What is not the level may be as it likes.
+        configured("level: standard")
         runs = [CliRunner().invoke(muster.cli, [*words, *more]) for more in ([], ["--level", "extended"])]
-        less = CliRunner().invoke(muster.cli, [*words, "--level", "quick"])
+        assert "the agents' own level is standard" in refused("--level", "quick")
+        for text in ("level: thorough", "level: [", "checks: {}", "[]"):
+            configured(text)
+            assert "as level in agent.yaml, and not one of quick, standard, extended" in refused("--level", "extended")
+        # A job that may read no more than it needs says the level itself.
+        server.before_read = refusing(403, "you may not", of="configmaps")
+        assert refused().endswith("or give the --level of `muster attach`")
+        runs.append(CliRunner().invoke(muster.cli, [*words, "--level", "quick"]))
     finally:
         server.close()
-    assert [done.exit_code for done in runs] == [0, 0] and levels == ["standard", "extended"]
-    assert isinstance(less.exception, GpuBurninError) and less.exception.exit_code == 2
-    assert "the agents' own level is standard" in str(less.exception)
+    assert [done.exit_code for done in runs] == [0, 0, 0] and levels == ["standard", "extended", "quick"]
     assert module.least_level("quick", None) == "quick" and module.least_level(None, None) == "standard"
 
 

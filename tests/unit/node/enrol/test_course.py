@@ -171,6 +171,19 @@ def test_a_server_that_lets_nobody_speak_is_no_thief(machine: Machine) -> None:
         machine.enrols(cluster)
 
 
+def test_a_server_that_does_not_understand_says_so_first(machine: Machine) -> None:
+    """What a second look says instead, as of a server that is gone by then, would hide it."""
+    cluster = Cluster()
+
+    def say(*_: object) -> None:
+        cluster.fails.append(ApiRefused("gpu-1: it has ended", 401))
+        raise ApiRefused("gpu-1: unknown field", 422)
+
+    cluster.say = say  # type: ignore[method-assign]
+    with pytest.raises(ApiRefused, match="unknown field"):
+        machine.enrols(cluster)
+
+
 def test_what_somebody_else_said_is_no_claim_of_a_machine(machine: Machine) -> None:
     cluster = Cluster(EnrolmentSpec("abcdef", "x", "{}", "x"))
     with pytest.raises(EnrolmentError, match="somebody has used this machine's token, and not as a machine does"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from gpu_burnin.node.watch import kernel
 from gpu_burnin.node.watch.kernel import Read, follow, follow_file
 
 LINE = "3,{},{},-;NVRM: Xid (PCI:0000:1b:00): {}, something\n"
+END = 98
 
 
 def codes(read: Read) -> list[int]:
@@ -101,6 +102,16 @@ def test_a_device_that_is_none_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         next(following)
 
 
+def device(monkeypatch: pytest.MonkeyPatch, read: Callable[[int, int], bytes]) -> None:
+    """A kernel log that is read so: by the follower, and at its END."""
+    monkeypatch.setattr(os, "read", read)
+    opened = iter([99, END])
+    monkeypatch.setattr(os, "open", lambda *_: next(opened))
+    monkeypatch.setattr(os, "lseek", lambda fd, *_: {END: 0}[fd])
+    monkeypatch.setattr(os, "close", lambda _: None)
+    monkeypatch.setattr(Path, "is_char_device", lambda _: True)
+
+
 def test_records_of_a_device_come_one_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[bytes | OSError] = [
         LINE.format(5, 10, 31).encode(),
@@ -120,11 +131,8 @@ def test_records_of_a_device_come_one_a_read(monkeypatch: pytest.MonkeyPatch) ->
             raise answer
         return answer
 
-    monkeypatch.setattr(os, "read", read)
+    device(monkeypatch, read)
     monkeypatch.setattr(kernel, "_wait", lambda fd, sleep: None)
-    monkeypatch.setattr(os, "open", lambda *_: 99)
-    monkeypatch.setattr(os, "close", lambda _: None)
-    monkeypatch.setattr(Path, "is_char_device", lambda _: True)
     following = follow("auto", lambda _: None)
     first, second, third = next(following), next(following), next(following)
     assert (codes(first), first.lost, first.again) == ([31, 79], 3, True)
@@ -133,13 +141,16 @@ def test_records_of_a_device_come_one_a_read(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_log_that_is_written_faster_than_it_is_read_is_told_of_and_hangs_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = iter(range(10**6))
-    monkeypatch.setattr(os, "read", lambda *_: LINE.format(next(numbers), 10, 79).encode())
-    monkeypatch.setattr(os, "open", lambda *_: 99)
-    monkeypatch.setattr(os, "close", lambda _: None)
-    monkeypatch.setattr(Path, "is_char_device", lambda _: True)
+    """And what comes is new, also where there was no pause since it was begun."""
+    written, read = iter(range(1500, 10**6)), iter(range(10**6))
+
+    def record(fd: int, _: int) -> bytes:
+        return LINE.format(next(written if fd == END else read), 10, 79).encode()
+
+    device(monkeypatch, record)
     turns: list[float] = []
     following = follow("auto", turns.append)
-    first, second = next(following), next(following)
-    assert len(first.events) == len(second.events) == 1000 and len(turns) == 1
+    found = [next(following) for _ in range(4)]
+    assert [len(one.events) for one in found] == [1000] * 4 and len(turns) == 3
+    assert [one.again for one in found] == [True, True, False, False]
     following.close()  # type: ignore[attr-defined]
