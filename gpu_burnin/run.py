@@ -124,9 +124,11 @@ def run_burnin(options: RunOptions, display: Display | None = None, interrupts: 
     unsigned = () if planted else obstacles(config, read_host())
     with store.locked():
         store.forget_power_request()
+        # Before the gate is asked whether a pass stands: a revocation of after that is none that this run clears.
+        revoked = store.revoked()
         prepared = prepare(options)
         refuse_unsigned(config, unsigned, simulated=prepared.simulated)
-        revoked, history = store.revoked(), read_history(store, prepared.host.boot_id)
+        history = read_history(store, prepared.host.boot_id)
         with interrupts.taken():
             with _new_run(store) as begun:
                 run, clock = begun.run, RunClock()

@@ -76,7 +76,7 @@ def run(
     """Test this node; leave a report and signed evidence.
 
     Options that are not given come from the configuration. A run of less than the configuration asks for is
-    never a PASS, but for one of a lower level while the gate is open.
+    never a PASS, but for one of a lower level while a pass of the configured one stands.
     """
     from gpu_burnin.cli import progress
     from gpu_burnin.cli.outcome import print_files, print_report

@@ -19,10 +19,12 @@ from gpu_burnin.hardware import load_reasons, load_skus, load_xids
 from gpu_burnin.hardware.policy import load_policy
 from gpu_burnin.node.gate import check_gate
 from gpu_burnin.node.known_gpus import KnownGpu, RecordError, new_gpus, read_known
-from gpu_burnin.node.store import POWER_GRANT_DIR
+from gpu_burnin.node.passes import deepest, with_evidence
+from gpu_burnin.node.store import POWER_GRANT_DIR, Store
 from gpu_burnin.settings import expectations
 from gpu_burnin.settings.config import ALWAYS, Config
 from gpu_burnin.settings.expectations import Expectations, expectations_of
+from gpu_burnin.system import hardware_identity
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.system.host import Host, read_host
 from gpu_burnin.system.own_name import host_name
@@ -179,7 +181,8 @@ def planned(options: RunOptions, found: Found, backend: str, known: Iterable[Kno
     except PlanError as error:
         raise GpuBurninError(f"{host_name()}: {error}") from error
     left_out = tuple(name for name in wanted if name not in chosen)
-    return Prepared(plan, found, read_host(), left_out, (*shortfalls, *_shortfalls(options, plan, found)), new)
+    host = read_host()
+    return Prepared(plan, found, host, left_out, (*shortfalls, *_shortfalls(options, plan, found, host.kernel)), new)
 
 
 def _without_links(chosen: tuple[str, ...]) -> tuple[str, ...]:
@@ -243,23 +246,32 @@ def _refuse_conflicts(options: RunOptions, wanted: tuple[str, ...]) -> None:
         raise GpuBurninError(f"{host_name()}: {problem}")
 
 
-def _stands(config: Config) -> bool:
-    """Whether the gate is open: a pass of a lower level then takes nothing away, as in tests of idle nodes."""
+def _stands(config: Config, level: str, hardware_sha256: str) -> bool:
+    """Whether the gate is open for a pass of this level and hardware.
+
+    A pass of a lower level then takes nothing away, as in tests of idle nodes.
+    """
     try:
-        check_gate(config)
+        newest = check_gate(config)
     except GpuBurninError:
         return False
-    return True
+    passed = deepest(with_evidence(Store(config.state_dir)))
+    deep = passed is not None and passed.rank >= LEVEL_NAMES.index(level)
+    return deep and newest.hardware_sha256 == hardware_sha256
 
 
-def _shortfalls(options: RunOptions, plan: Plan, found: Found) -> Iterator[str]:
+def _shortfalls(options: RunOptions, plan: Plan, found: Found, kernel: str) -> Iterator[str]:
     """Where the caller asked for less than this host's configuration does: no PASS may come of that."""
     asked = options.config.level
-    lower = asked is not None and LEVEL_NAMES.index(plan.level) < LEVEL_NAMES.index(asked)
-    if lower and not _stands(options.config):
+    hardware = hardware_identity.identity(found.gpus, found.driver, kernel)
+    if (
+        asked is not None
+        and LEVEL_NAMES.index(plan.level) < LEVEL_NAMES.index(asked)
+        and not _stands(options.config, asked, hardware_identity.digest(hardware))
+    ):
         yield (
             f"the level {plan.level} is less than {asked}, which this host's configuration asks for, and no pass of "
-            "this boot stands"
+            f"{asked} stands that is of this boot and this hardware"
         )
     # Where waves need a grant, a run without them is what the configuration allows; only ALWAYS is broken by less.
     waves = plan.options["power_waves"]

@@ -17,6 +17,7 @@ from gpu_burnin.engine.plan import Plan
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.node import signing
 from gpu_burnin.node.known_gpus import KNOWN_GPUS, makes_known, remember
+from gpu_burnin.node.passes import deepest, with_evidence
 from gpu_burnin.node.store import RunDirectory, Store
 from gpu_burnin.report import model, openmetrics, outputs
 from gpu_burnin.report.file_names import REPORT
@@ -75,7 +76,7 @@ def record(finished: Finished, store: Store, config: Config) -> Recorded:
     lost = _sign(finished, written, config) if finished.signed else None
     problems += [] if lost is None else [lost]
     if REPORT not in failed:
-        problems += _tried(f"{store.latest} cannot be set", lambda: store.finish(run))
+        problems += _tried(f"{store.latest} cannot be set", lambda: _finish(run, store))
     passed = finished.verdict is Verdict.PASS
     if passed and lost is None:
         problems += _opened(finished, store)
@@ -96,6 +97,12 @@ def _tried(what: str, step: Callable[[], object]) -> list[str]:
     except OSError as error:
         return [f"{host_name()}: {what}: {_why(error)}; make room or fix it"]
     return []
+
+
+def _finish(run: RunDirectory, store: Store) -> None:
+    """However many tests of idle nodes come after it, the pass of the deepest level that stands is kept with them."""
+    stands = deepest(with_evidence(store))
+    store.finish(run, spared=stands.run if stands is not None else None)
 
 
 def _unwritten(run: RunDirectory, failed: Mapping[str, str]) -> str:

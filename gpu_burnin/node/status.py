@@ -6,7 +6,7 @@ What one of them cannot tell is a sentence in `problems`; the others are still r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import TypeVar
 from gpu_burnin.api import evidence
 from gpu_burnin.api import maintenance as window
 from gpu_burnin.api.agent_note import Maintenance
-from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.api.run_files import EVIDENCE
 from gpu_burnin.checks.power import grant_request as power_grant
 from gpu_burnin.errors import EXIT_PASS, GpuBurninError
@@ -24,15 +23,15 @@ from gpu_burnin.node import authentic, reports, signing, unit
 from gpu_burnin.node.gate import GateClosed, check_gate
 from gpu_burnin.node.known_gpus import KnownGpu, read_known
 from gpu_burnin.node.maintenance import reader
+from gpu_burnin.node.passes import deepest, with_evidence
 from gpu_burnin.node.report_head import read_parts
 from gpu_burnin.node.store import POWER_GRANT_DIR, RunDirectory, Store
 from gpu_burnin.report.file_names import REPORT, REPORT_HTML
 from gpu_burnin.report.order import ORDER_PARTS, Order, order_of
 from gpu_burnin.settings.config import Config
 from gpu_burnin.system import host
-from gpu_burnin.system.files import read_bytes
 from gpu_burnin.system.prose import STANDARD_WIDTH, wrap
-from gpu_burnin.types import Action, Notice, Reason, Verdict
+from gpu_burnin.types import Action, Notice, Reason
 
 SCHEMA = "muster-node-status/v1"
 _T = TypeVar("_T")
@@ -74,7 +73,7 @@ class Evidence:
 
     `problem` is one sentence when statement, signature and report do not belong together: then only its place is
     known. `this_boot`: it is of this boot of this machine. `passed_level`: the deepest level of the passes of this boot
-    that end with it, "" for none. `order` is what to do next. `annotation` is what the node publishes.
+    and hardware that end with it, "" for none. `order` is what to do next. `annotation` is what the node publishes.
     """
 
     run_id: str
@@ -180,7 +179,7 @@ def _gate(config: Config, root: Path) -> Gate:
 
 
 def _newest_evidence(store: Store, config: Config, root: Path) -> Evidence | None:
-    runs = [run for run in reversed(store.runs()) if os.path.lexists(run.path / EVIDENCE)]
+    runs = with_evidence(store)
     if not runs:
         return None
     run = runs[0]
@@ -188,21 +187,8 @@ def _newest_evidence(store: Store, config: Config, root: Path) -> Evidence | Non
         found = _evidence(run, config, root)
     except GpuBurninError as error:
         return Evidence(run.run_id, str(run.path), run.sequence, problem=str(error))
-    return replace(found, passed_level=_passed_level(runs, found.boot_id)) if found.this_boot else found
-
-
-def _passed_level(newest_first: Iterable[RunDirectory], boot_id: str) -> str:
-    """A test of an idle node may be of a lower level than the pass before it, which then stands too."""
-    levels: list[str] = []
-    for run in newest_first:
-        try:
-            statement = evidence.parse_statement(read_bytes(run.path / EVIDENCE, follow=False))
-        except (OSError, GpuBurninError):
-            break
-        if (statement.boot_id, statement.verdict) != (boot_id, Verdict.PASS) or statement.level not in LEVEL_NAMES:
-            break
-        levels.append(statement.level)
-    return max(levels, key=LEVEL_NAMES.index, default="")
+    stands = deepest(runs) if found.this_boot else None
+    return replace(found, passed_level=stands.level) if stands is not None else found
 
 
 def _evidence(run: RunDirectory, config: Config, root: Path) -> Evidence:
@@ -270,8 +256,9 @@ def render(status: Status, width: int = STANDARD_WIDTH) -> str:
     elif status.unit.failed:
         unit_text = f"{status.unit.name} failed ({status.unit.failed}): {status.unit.last_lines}"
     elif status.unit.last_lines not in ("", unit.NOTHING) and not (found and found.this_boot):
-        # One that tested nothing ends well for systemd.
-        unit_text = f"none under way; {status.unit.name} left no evidence of this boot: {status.unit.last_lines}"
+        # One that tested nothing ends well for systemd. Of evidence with a problem nobody knows the boot.
+        left = "said last" if found and found.problem else "left no evidence of this boot"
+        unit_text = f"none under way; {status.unit.name} {left}: {status.unit.last_lines}"
     lines = [
         ("node", status.node),
         ("burn-in", unit_text),

@@ -212,15 +212,15 @@ class Store:
         """Remove what a run before left of its request for power waves; call with the lock held."""
         shutil.rmtree(self.root / POWER_GRANT_DIR, ignore_errors=True)
 
-    def finish(self, run: RunDirectory, keep: int = KEEP_RUNS) -> None:
+    def finish(self, run: RunDirectory, keep: int = KEEP_RUNS, spared: RunDirectory | None = None) -> None:
         """Point `latest` at a finished run and remove all but the newest `keep` runs, as far as that can be done.
 
-        The run that counts for the node stays, however many with injected faults came after it.
+        The run that counts for the node stays, however many with injected faults came after it, and so does `spared`.
         """
         replace_symlink(self.latest, f"runs/{run.run_id}")
-        speaks = self.counter()
+        stay = {self.counter()} | ({spared.sequence} if spared is not None else set())
         for old in self.runs()[:-keep]:
-            if old.sequence != speaks:
+            if old.sequence not in stay:
                 shutil.rmtree(old.path, ignore_errors=True)
 
     def result(self) -> RunDirectory:

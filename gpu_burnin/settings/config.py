@@ -104,7 +104,7 @@ class Config:
 
     level: str | None = option(
         choice(LEVEL_NAMES),
-        "Level to run. A pass of a lower one counts only while the gate is open.",
+        "Level to run. A pass of a lower one counts only while one of this level stands.",
         role=Role("standard"),
         flag=Flag(
             ("--level",),

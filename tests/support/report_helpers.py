@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,12 +28,13 @@ def make_key(path: Path) -> Path:
     return path
 
 
-def leave_run(config: Config, statement: Statement) -> RunDirectory:
+def leave_run(config: Config, statement: Statement, hardware: Mapping[str, JSON] = HARDWARE) -> RunDirectory:
     """A finished run of this node with signed evidence; the sequence is the store's."""
+    statement = replace(statement, hardware_sha256=digest(hardware))
     store = Store(config.state_dir)
     with store.locked():
         run = store.new_run(NOW)
         store.begin(run)
-        write_evidence(run.path, replace(statement, sequence=run.sequence), HARDWARE, config.host_key)
+        write_evidence(run.path, replace(statement, sequence=run.sequence), hardware, config.host_key)
         store.finish(run)
     return run

@@ -216,8 +216,8 @@ def old_proof(facts: Facts) -> Finding | None:
 
 
 def warned(facts: Facts) -> str:
-    """What its agent warned of since its last test."""
-    agent, tested = facts.view.agent, facts.tested_at
+    """What its agent warned of since it was tested at the level that is asked for; a lower one looks at less."""
+    agent, tested = facts.view.agent, facts.proof
     for one in agent.warnings if agent is not None else ():
         at = when(one.at)
         if at is not None and at <= facts.now and (tested is None or at > tested):
@@ -226,8 +226,8 @@ def warned(facts: Facts) -> str:
 
 
 def maintained(facts: Facts) -> str:
-    """A window was over after its last test."""
-    ended, tested = ended_at(facts.status), facts.tested_at
+    """A window was over after its last test of the level that is asked for."""
+    ended, tested = ended_at(facts.status), facts.proof
     since = ended is not None and (tested is None or ended > tested) and not facts.windows.why
     return "it was not tested since its maintenance" if since else ""
 

@@ -112,14 +112,12 @@ class Facts:
     @property
     def repaired_at(self) -> datetime | None:
         """When it last went into repair, as far as the record goes back."""
-        found = next((t for t in reversed(self.status.transitions) if t.after == State.REPAIRING), None)
-        return when(found.at) if found is not None else None
+        return _repaired_at(self.status)
 
     @property
     def before_repair(self) -> bool:
         """Whether its evidence is of the time before the newest repair, one that begins now included."""
-        begins = self.repair is not None and self.status.state is not State.REPAIRING
-        repaired = self.now if begins else self.repaired_at
+        repaired = _repair_of(self.spec, self.status, self.now)
         return repaired is not None and repaired > self.signed.finished
 
     @property
@@ -330,8 +328,7 @@ def _remembered(view: View, record: NodeAdmission, evidence: Evidence, now: date
                 last_test=_last_test(status, statement),
                 power_cycle=owed(status.power_cycle, evidence, now),
             )
-        allowed = spec.identity.allow_simulated or not statement.simulated
-        status = replace(status, proofs=_proofs(status, statement, now, allowed))
+        status = replace(status, proofs=_proofs(spec, status, statement, now))
     debt = status.power_cycle
     if debt is not None and (not rules.confirm_power_cycle or settled(debt, spec, evidence)):
         status = replace(status, power_cycle=None)
@@ -354,16 +351,31 @@ def _last_test(status: Status, statement: Statement) -> Tested | None:
     return Tested(statement.sequence, level, verdict, finished, fault(statement))
 
 
-def _proofs(status: Status, statement: Statement, now: datetime, allowed: bool) -> dict[str, str]:
-    """A FAIL ends all proofs, and so does other hardware: neither is made good by a lower level's PASS."""
+def _repaired_at(status: Status) -> datetime | None:
+    found = next((t for t in reversed(status.transitions) if t.after == State.REPAIRING), None)
+    return when(found.at) if found is not None else None
+
+
+def _repair_of(spec: Spec, status: Status, now: datetime) -> datetime | None:
+    """When its newest repair began, one that begins now included."""
+    begins = active(spec.repair, now) is not None and status.state is not State.REPAIRING
+    return now if begins else _repaired_at(status)
+
+
+def _proofs(spec: Spec, status: Status, statement: Statement, now: datetime) -> dict[str, str]:
+    """A FAIL ends all proofs, and so do other hardware and a repair: none is made good by a lower level's PASS."""
     other = status.accepted is not None and status.accepted.hardware_sha256 != statement.hardware_sha256
     proofs = {} if statement.verdict is Verdict.FAIL or other else dict(status.proofs)
+    allowed = spec.identity.allow_simulated or not statement.simulated
     timely = statement.finished <= later(now, MAX_SKEW_S)
     if allowed and timely and statement.verdict is Verdict.PASS and rank(statement.level) >= 0:
         old = when(proofs.get(statement.level, ""))
         if old is None or statement.finished > old:
             proofs[statement.level] = statement.finished_at
-    return proofs
+    repaired = _repair_of(spec, status, now)
+    if repaired is None:
+        return proofs
+    return {level: text for level, text in proofs.items() if (at := when(text)) is not None and at >= repaired}
 
 
 def _busy(pods: tuple[Pod, ...]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jinja2
 import pytest
+import yaml
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host import burnin
 from ansible_collections.muster.fleet.plugins.modules import burnin as module
@@ -240,12 +241,56 @@ def test_a_run_that_ended_before_it_was_waited_for_is_no_second_one(tmp_path: Pa
 
 
 def test_a_run_of_a_lower_level_that_was_joined_is_followed_by_the_one_that_is_wanted(tmp_path: Path) -> None:
-    low = of_host(evidence(level="quick"), running=False)
+    low = of_host(evidence(level="quick", passed_level="quick"), running=False)
     high = of_host(evidence(sequence=2), running=False, waves="over")
     host = Script(tmp_path / "p", low, high, phase="wait", joined=True)
     done = module.run(host)  # type: ignore[arg-type]
     assert (host.commands, done["verdict"]) == (["status", "start", "status"], "PASS")
     assert done["why"].startswith("joined the run in gpu-burnin-run.service; ")
+
+
+DEEP = evidence(level="quick", passed_level="standard", sequence=2)
+
+
+@pytest.mark.parametrize(
+    ("left", "again"),
+    [
+        (DEEP, True),
+        ({**DEEP, "verdict": "INCONCLUSIVE", "passed_level": ""}, True),
+        ({**DEEP, "verdict": "FAIL", "passed_level": ""}, False),
+        ({**DEEP, "level": "standard"}, False),
+        # It left nothing: what is there is of before it.
+        (evidence(verdict="FAIL"), True),
+        (None, True),
+    ],
+)
+@pytest.mark.parametrize("phase", ["all", "wait"])
+def test_a_retest_that_joins_a_run_which_does_less_is_not_dropped(
+    left: dict[str, Any] | None, again: bool, phase: str, tmp_path: Path
+) -> None:
+    """Idle nodes are tested daily at a lower level, and a repair, or a person, asks for a deeper one meanwhile."""
+    first = () if phase == "wait" else (of_host(evidence(), running=True),)
+    done = of_host(evidence(sequence=3), running=False, waves="over")
+    params = {"joined": True, "after_sequence": 1} if phase == "wait" else {}
+    host = Script(tmp_path / "p", *first, of_host(left, running=False), done, phase=phase, retest=True, **params)
+    result = module.run(host)  # type: ignore[arg-type]
+    assert host.commands.count("start") == again
+    assert result["ran"] and ("a retest was asked for" in result["why"]) == again
+
+
+def test_the_role_tells_each_wait_what_was_asked_for() -> None:
+    tasks = yaml.safe_load((ROOT / "roles/gpu_burnin/tasks/result.yml").read_text())
+    waits = [task["muster.fleet.burnin"] for task in tasks if "muster.fleet.burnin" in task]
+    assert [(one["phase"], one["retest"], one["joined"]) for one in waits] == [
+        (phase, "{{ gpu_burnin_retest }}", "{{ __gpu_burnin_result.joined }}") for phase in ("wait", "end")
+    ]
+
+
+def test_a_joined_run_with_waves_that_does_less_than_a_retest_asks_for_is_told(tmp_path: Path) -> None:
+    params = {"phase": "end", "joined": True, "retest": True}
+    with pytest.raises(FleetError, match="ended PASS at level standard, and a retest of level extended is asked for"):
+        module.run(Script(tmp_path / "p", PASSED, level="extended", **params))  # type: ignore[arg-type]
+    assert module.run(Script(tmp_path / "p", PASSED, **params))["verdict"] == "PASS"  # type: ignore[arg-type]
 
 
 def test_the_whole_run_in_one_task_grants_by_itself(tmp_path: Path) -> None:

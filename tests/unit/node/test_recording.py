@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +57,25 @@ def test_gpus_go_on_record_after_an_extended_pass(level: str, verdict: Verdict, 
     assert recorded(config, done) == Recorded(False, ())
     found = [(entry.uuid, entry.run_id, entry.passed_at) for entry in read_known(config.state_dir)]
     assert found == ([(gpu.uuid, done.run.run_id, RUN.finished_at) for gpu in GPUS] if known else [])
+
+
+def test_the_pass_of_the_deepest_level_outlives_any_number_of_tests_of_the_idle_node(
+    config: Config, statement: evidence.Statement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else site.yml would test a node at work again, at the level that it has passed long since."""
+    monkeypatch.setattr(Store.finish, "__defaults__", (2, None))
+    quick = finished(config)
+    shutil.rmtree(quick.run.path)
+    passed = replace(
+        statement, boot_id=BOOT, hardware_sha256=quick.report.hardware_sha256, simulated=quick.report.simulated
+    )
+    left = []
+    for level in ("standard", "standard", "quick", "quick"):
+        left.append(Store(config.state_dir).new_run(NOW))
+        (left[-1].path / EVIDENCE).write_bytes(replace(passed, level=level, sequence=left[-1].sequence).canonical())
+    newest = finished(config)
+    assert recorded(config, newest) == Recorded(False, ())
+    assert Store(config.state_dir).runs() == [left[1], left[-1], newest.run]
 
 
 def test_what_is_beside_the_evidence_costs_a_pass_nothing(config: Config) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from gpu_burnin.api.evidence import Statement
 from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.errors import GpuBurninError
-from gpu_burnin.node.gate import GateClosed
 from gpu_burnin.node.prepare import Prepared, RunOptions, check_options, plan_options, planned, prepare, wanted_checks
+from gpu_burnin.node.store import Store
+from gpu_burnin.run import run_burnin
 from gpu_burnin.settings.config import Config
 from gpu_burnin.settings.expectations import KEYS, Expectations, expectations_of, parse, parse_arguments
 from gpu_burnin.settings.options import OptionError
+from gpu_burnin.system import hardware_identity, host
 from gpu_burnin.telemetry.discover import Found
 from gpu_burnin.telemetry.inventory import InventoryError
 from gpu_burnin.telemetry.state import NodeState
+from gpu_burnin.types import JSON
+from tests.support.report_helpers import BOOT, MACHINE, leave_run
 from tests.support.run_helpers import GPUS
 
 FOUND = Found(gpus=GPUS, simulated=False)
@@ -80,21 +87,60 @@ def test_a_run_that_expects_something_else_than_the_configuration_is_no_pass() -
     assert found.shortfalls == ("the run expects gpus 4, this host's configuration 8",)
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_a_lower_level_takes_nothing_from_a_pass_that_stands(stands: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of idle nodes are of level quick, where the nodes' own is standard."""
+HERE = hardware_identity.identity(FOUND.gpus, FOUND.driver, os.uname().release)
+RELOADED = {**HERE, "driver": "999.1"}
 
-    def check_gate(_: Config) -> None:
-        if not stands:
-            raise GateClosed("gpu-1: closed: the verdict of run 1 is FAIL", 1)
 
-    monkeypatch.setattr("gpu_burnin.node.prepare.check_gate", check_gate)
-    config = Config(state_dir=STATE, level="standard")
+@pytest.mark.parametrize(
+    ("levels", "hardware", "revoked", "stands"),
+    [
+        (("standard",), HERE, False, True),
+        (("extended", "quick"), HERE, False, True),
+        ((), HERE, False, False),
+        (("quick",), HERE, False, False),
+        (("standard",), RELOADED, False, False),
+        (("standard",), HERE, True, False),
+    ],
+)
+def test_a_lower_level_takes_nothing_from_a_pass_that_stands_and_makes_none(
+    levels: tuple[str, ...],
+    hardware: dict[str, JSON],
+    revoked: bool,
+    stands: bool,
+    config: Config,
+    statement: Statement,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tests of idle nodes are of level quick, where the nodes' own is standard: by the gate as it is."""
+    monkeypatch.setattr(host, "machine_id", lambda root: MACHINE)
+    monkeypatch.setattr(host, "boot_id", lambda root: BOOT)
+    for level in levels:
+        leave_run(config, replace(statement, level=level), hardware)
+    if revoked:
+        Store(config.state_dir).revoke("by hand")
+    config = replace(config, level="standard")
     found = prepared(config, level="quick").shortfalls
-    assert len(found) == (not stands) and all("the level quick is less than standard" in one for one in found)
+    assert len(found) == (not stands) and all("no pass of standard stands that is of this boot" in one for one in found)
     fewer = prepared(config, level="quick", gpus=("0",)).shortfalls
     assert len(fewer) == 1 + (not stands), "what else is less stays so"
     assert prepared(config).shortfalls == prepared(config, level="extended").shortfalls == ()
+
+
+def test_a_revocation_while_a_run_is_prepared_is_none_that_it_may_clear(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it may clear is read before the gate is asked whether a pass stands, so it stood when the gate was asked."""
+    seen: list[str | None] = []
+    read = Store.revoked
+
+    def prepared_last(_: RunOptions) -> Prepared:
+        assert seen == [None]
+        raise GpuBurninError("enough")
+
+    monkeypatch.setattr(Store, "revoked", lambda store: seen.append(read(store)) or seen[-1])
+    monkeypatch.setattr("gpu_burnin.run.prepare", prepared_last)
+    with pytest.raises(GpuBurninError, match="enough"):
+        run_burnin(RunOptions(config=config))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from gpu_burnin.settings.config import Config
 from gpu_burnin.system.codec import to_json
 from gpu_burnin.types import Action, Gpu, Notice, Reason, Verdict
 from tests.support.made_reports import make_report
-from tests.support.report_helpers import NOW, leave_run, make_key
+from tests.support.report_helpers import HARDWARE, NOW, leave_run, make_key
 
 REASON = Reason("XID_FATAL", "kernel_log", "XID 79", action=Action.REPAIR)
 WARNING = Notice("EXTENDED_WANTED", "plan", "run an extended burn-in")
@@ -116,6 +116,19 @@ def test_the_level_of_the_passes_that_stand_is_told(
     assert evidence is not None and (evidence.passed_level, evidence.level) == (passed, runs[-1][1])
 
 
+def test_a_pass_of_other_hardware_or_of_simulated_one_does_not_stand(
+    config: Config, statement: Statement, root: Path
+) -> None:
+    leave_run(config, replace(statement, level="standard"), {**HARDWARE, "driver": "999.1"})
+    put_run(config, statement)
+    evidence = read_status(config, root).evidence
+    assert evidence is not None and evidence.passed_level == "quick"
+    leave_run(config, replace(statement, level="standard", simulated=True))
+    put_run(config, statement)
+    evidence = read_status(config, root).evidence
+    assert evidence is not None and evidence.passed_level == "quick"
+
+
 def test_a_report_of_the_first_version_has_no_warnings_and_no_page(
     config: Config, statement: Statement, root: Path
 ) -> None:
@@ -175,6 +188,8 @@ def test_what_cannot_be_believed_is_a_problem_not_a_crash(
     assert says in found.evidence.problem
     assert (found.evidence.verdict, found.evidence.reasons, found.evidence.sequence) == ("", (), 1)
     assert says in render(found)
+    ended = render(replace(found, unit=status.Unit("u.service", running=False, last_lines="killed")), 200)
+    assert "left no evidence" not in ended and "u.service said last: killed" in ended
 
 
 def test_a_report_that_was_signed_and_says_nothing_is_a_problem(

@@ -220,12 +220,22 @@ def test_what_the_agent_warned_of_is_over_after_a_test() -> None:
     assert after.record and (after.record.status.state, after.record.status.code) == ("ready", "PASS")
 
 
+def test_a_test_of_a_lower_level_does_not_end_what_the_agent_warned_of() -> None:
+    note = AgentNote(BOOT, warnings=(Warned("XID_SUSPECT", "xid 13", "2026-11-21T12:01:00Z"),))
+    found = seen(ready_view(agent=note, statement=RESULT), DONE)
+    assert shown(found)[:2] == ("testing", "AGENT_WARNED") and found.ready
+    request = found.decision.status.request
+    assert request is not None and request.level == "standard"
+
+
 def test_after_maintenance_a_busy_node_works_on_and_is_tested_when_it_is_idle() -> None:
     notice = Maintenance("azure", "scheduled", "2026-11-21T12:30:00Z", "2026-11-21T13:30:00Z", "Reboot")
     view = settled(ready_view(agent=AgentNote(BOOT, maintenance=notice), pods=(GPU_POD,)))
     over = changed(view, agent=AgentNote(BOOT))
     found = seen(over, DONE)
     assert shown(found) == ("ready", "MAINTENANCE_OVER", set(), True, None)
+    by_hand = seen(changed(found.after, statement=replace(RESULT, finished_at="2026-11-21T12:04:00Z")), DONE)
+    assert shown(by_hand)[1] == "MAINTENANCE_OVER", "a lower level than its own ends nothing"
     idle = seen(changed(found.after, pods=()), DONE)
     assert shown(idle) == ("testing", "MAINTENANCE_OVER", {"testing:NoSchedule"}, True, Budget.TEST)
     sent = settled(idle.after, DONE + timedelta(seconds=6))
@@ -323,6 +333,17 @@ def test_a_node_comes_back_from_repair_with_a_test() -> None:
     result = replace(RESULT, level="standard", finished_at="2026-11-21T12:08:00Z")
     back = seen(changed(sent, statement=result), DONE + timedelta(minutes=6))
     assert shown(back) == ("ready", "PASS", set(), True, Budget.JOIN)
+
+
+def test_after_a_repair_a_pass_of_a_lower_level_is_not_made_good_by_the_proof_of_before_it() -> None:
+    """A technician runs a quick test by hand, in the same boot and on hardware with the same numbers."""
+    repaired = seen(changed(settled(ready_view(spec={"repair": ASK})), spec={"repair": None}), DONE)
+    by_hand = replace(RESULT, finished_at="2026-11-21T12:02:30Z")
+    found = seen(changed(repaired.after, statement=by_hand), DONE)
+    assert shown(found)[:2] == ("testing", "EVIDENCE_LEVEL") and not found.ready
+    status = found.decision.status
+    assert status.proofs == {"quick": by_hand.finished_at}
+    assert status.request is not None and status.request.level == "standard"
 
 
 def test_a_repair_that_was_given_up_has_cleared_nothing() -> None:

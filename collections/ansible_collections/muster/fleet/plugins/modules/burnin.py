@@ -18,6 +18,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.host.burnin import (
     digests,
     duration_s,
     left_by_run,
+    retested,
     run_options,
     sequence_of,
     timeout,
@@ -61,7 +62,9 @@ options:
     choices: [quick, standard, extended]
     default: standard
   retest:
-    description: Run again even when this boot has a result.
+    description:
+      - Run again even when this boot has a result. The result of a run that was joined is enough where it is of the
+        wanted level or above, or a FAIL.
     type: bool
     default: false
   extended_s:
@@ -97,7 +100,9 @@ options:
     version_added: "0.2.0"
     default: 0
   joined:
-    description: With O(phase=wait), whether the run was found under way. Then another one may be needed after it.
+    description:
+      - With O(phase=wait) and O(phase=end), whether the run was found under way. Then another one may be needed after
+        it, which O(phase=wait) does; O(phase=end) fails where O(retest) asks for more than the run did.
     type: bool
     version_added: "0.2.0"
     default: false
@@ -279,8 +284,9 @@ def result_of_joined(host: Host, before: int) -> dict[str, Any]:
     joined = f"joined the run in {status['unit']['name']}"
     if status["unit"]["running"]:
         return waiting_for_waves(status, joined, before)
-    # What just ended is as fresh as any retest.
-    return run_where_needed(host, status, retest=False, joined=f"{joined}; ")
+    # What just ended is as fresh as any retest, where it is as deep.
+    retest = host.params["retest"] and not retested(status, host.params["level"], before)
+    return run_where_needed(host, status, retest=retest, joined=f"{joined}; ")
 
 
 def run_where_needed(host: Host, status: dict[str, Any], *, retest: bool, joined: str) -> dict[str, Any]:
@@ -327,7 +333,11 @@ def result_of_run(host: Host) -> dict[str, Any]:
     if host.check_mode:
         return {"changed": False, "ran": False, "why": "a run is waited for"}
     status = host.wait("end")
-    result = left_by_run(status, host.params["after_sequence"])
+    before, level = host.params["after_sequence"], host.params["level"]
+    result = left_by_run(status, before)
+    if host.params["joined"] and host.params["retest"] and not retested(status, level, before):
+        found = f"the run that was joined ended {result['verdict']} at level {result['level']}"
+        raise FleetError(f"{found}, and a retest of level {level} is asked for; run the play again")
     return {"changed": True, "ran": True, "why": "a run has ended", "waves": status["power_grant"]["state"]} | result
 
 

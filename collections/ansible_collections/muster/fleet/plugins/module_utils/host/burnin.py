@@ -129,6 +129,18 @@ def _needed(status: Mapping[str, Any], *, level: str, retest: bool) -> Decision:
     return Decision(False, "a pass of this boot exists")
 
 
+def retested(status: Mapping[str, Any], level: str, before: int) -> bool:
+    """Whether a run that was joined serves as a retest of `level`: it left a result newer than `before`, of that level.
+
+    A FAIL of a lower level serves too. What passed earlier in this boot counts for nothing.
+    """
+    evidence = status["evidence"]
+    if sequence_of(status) <= before or evidence["problem"] or not evidence["this_boot"]:
+        return False
+    found = evidence["level"]
+    return evidence["verdict"] == "FAIL" or (found in LEVELS and LEVELS.index(found) >= LEVELS.index(level))
+
+
 def duration_s(text: str) -> int:
     """Seconds of a time like 90s, 30m, 2h or 1d; 0 for an empty one. Raises FleetError."""
     if not text:
