@@ -5,6 +5,7 @@ What one of them cannot tell is a sentence in `problems`; the others are still r
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -60,11 +61,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether kubelet may start; `exit_code` is that of `gpu-burnin gate`, `message` its sentence when closed."""
+    """Whether kubelet may start; `exit_code` is that of `gpu-burnin gate`, `message` its sentence when closed.
+
+    `under_test`: it was open until the test that is under way began, and what ran then may start again.
+    """
 
     open: bool
     exit_code: int
     message: str = ""
+    under_test: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,10 @@ def _gate(config: Config, root: Path) -> Gate:
     try:
         check_gate(config, root)
     except GateClosed as error:
-        return Gate(open=False, exit_code=error.exit_code, message=str(error))
+        under_test = False
+        with contextlib.suppress(GpuBurninError):
+            under_test = bool(check_gate(config, root, under_test=True))
+        return Gate(open=False, exit_code=error.exit_code, message=str(error), under_test=under_test)
     except GpuBurninError as error:
         return Gate(open=False, exit_code=error.exit_code, message=f"gpu-burnin gate does not work: {error}")
     return Gate(open=True, exit_code=EXIT_PASS)

@@ -218,6 +218,28 @@ def test_a_run_that_is_found_is_not_started_again(tmp_path: Path) -> None:
     assert (done["under_way"], done["joined"], done["changed"], host.commands) == (True, True, False, ["status"])
 
 
+@pytest.mark.parametrize("check_mode", [True, False])
+@pytest.mark.parametrize("phase", ["start", "all"])
+def test_a_test_of_a_node_that_has_passed_is_not_waited_for(phase: str, check_mode: bool, tmp_path: Path) -> None:
+    """An extended one takes two hours, and no play waits so long for a result that it has."""
+
+    def under_test(level: str) -> dict[str, Any]:
+        found = of_host(evidence(level=level), running=True)
+        return found | {"gate": {"open": False, "exit_code": 3, "message": "closed", "under_test": True}}
+
+    host = Script(tmp_path / "p", under_test("standard"), phase=phase, check_mode=check_mode)
+    done = module.run(host)  # type: ignore[arg-type]
+    assert (done["verdict"], done["gate_open"], done["ran"], host.commands) == ("PASS", True, False, ["status"])
+    assert done["why"].startswith("a pass of this boot exists; a test of it is under way in ")
+    for why, found, params in (
+        ("a lower level", under_test("quick"), {}),
+        ("a retest", under_test("standard"), {"retest": True}),
+        ("killed before", of_host(evidence(), running=True) | {"gate": status(gate_open=False)["gate"]}, {}),
+    ):
+        host = Script(tmp_path / "p", found, phase="start", **params)
+        assert module.run(host)["joined"], why  # type: ignore[arg-type]
+
+
 def test_where_nothing_is_to_be_run_the_start_gives_the_result(tmp_path: Path) -> None:
     done = module.run(Script(tmp_path / "p", PASSED, phase="start"))  # type: ignore[arg-type]
     assert (done["verdict"], done["changed"], done["waves"], "under_way" in done) == ("PASS", False, "none", False)

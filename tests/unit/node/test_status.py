@@ -202,6 +202,16 @@ def test_a_report_that_was_signed_and_says_nothing_is_a_problem(
     assert "this is not a burn-in report (no schema muster-report/vN.N in it)" in found.evidence.problem
 
 
+def test_a_pass_that_a_test_follows_is_told_apart_from_none(config: Config, statement: Statement, root: Path) -> None:
+    leave_run(config, statement)
+    store = Store(config.state_dir)
+    with store.locked():
+        store.begin(store.new_run(NOW))
+        gate = read_status(config, root).gate
+        assert (gate.open, gate.exit_code, gate.under_test) == (False, 3, True)
+    assert not read_status(config, root).gate.under_test
+
+
 def test_power_waves_and_known_gpus_are_told(config: Config, root: Path) -> None:
     config.state_dir.mkdir()
     power_grant.ask(config.state_dir / POWER_GRANT_DIR, 60.0, 23.7)

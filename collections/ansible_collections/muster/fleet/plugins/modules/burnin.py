@@ -21,6 +21,7 @@ from ansible_collections.muster.fleet.plugins.module_utils.host.burnin import (
     retested,
     run_options,
     sequence_of,
+    stands,
     timeout,
     under_way,
     waiting_for_waves,
@@ -269,6 +270,12 @@ def bring_to_result(host: Host) -> dict[str, Any]:
     """
     status = host.program.status()
     busy, unit = status["unit"]["running"], status["unit"]["name"]
+    if busy and not host.params["retest"] and stands(status):
+        # A test of an idle node may take hours; what passed before it is not waited for.
+        decision = decide(status, level=host.params["level"], retest=False, maintenance="")
+        if not decision.run:
+            why = f"{decision.why}; a test of it is under way in {unit}"
+            return {"changed": False, "ran": False, "why": why, "waves": "none"} | believed(status)
     if busy and host.check_mode:
         return {"changed": False, "ran": False, "why": f"a burn-in is going on in {unit}"} | believed(status)
     if busy and host.params["phase"] == "start":

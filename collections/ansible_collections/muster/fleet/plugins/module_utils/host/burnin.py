@@ -124,9 +124,14 @@ def _needed(status: Mapping[str, Any], *, level: str, retest: bool) -> Decision:
         return Decision(True, f"this boot passed at {passed}; {level} is required")
     if status["revoked"] is not None:
         return Decision(False, "the gate was closed by hand or by the cluster; it opens after a retest")
-    if not status["gate"]["open"]:
+    if not stands(status):
         return Decision(True, "the gate does not accept the pass of this boot")
     return Decision(False, "a pass of this boot exists")
+
+
+def stands(status: Mapping[str, Any]) -> bool:
+    """Whether kubelet may start on the host, or start again while a test of it is under way."""
+    return bool(status["gate"]["open"] or status["gate"].get("under_test"))
 
 
 def retested(status: Mapping[str, Any], level: str, before: int) -> bool:
@@ -190,8 +195,8 @@ def summary(status: Mapping[str, Any]) -> dict[str, Any]:
         "burnin_warnings": evidence["warnings"],
         # Version 0.1.0 left none.
         **({"page": evidence["page"]} if evidence["page"] else {}),
-        "gate_open": gate["open"],
-        "gate_message": gate["message"],
+        "gate_open": stands(status),
+        "gate_message": "" if stands(status) else gate["message"],
     }
 
 
