@@ -32,6 +32,8 @@ NAMESPACE = "gpu-burnin"
 # The level of a statement that the agent has signed: no run, but a finding that takes the admission back.
 WATCHED = "watch"
 DEFAULT_TTL_S = 7 * 86400.0
+# Evidence of nodes tested together must not expire together.
+TTL_JITTER = 0.1
 MAX_SKEW_S = 60.0
 # Statement, signature and the identity of 8 GPUs take about 2 KiB; Kubernetes holds all annotations of a Node to
 # 256 KiB.
@@ -146,6 +148,11 @@ class Expectation:
     skew_s: float = MAX_SKEW_S
     verdict: Verdict | None = Verdict.PASS
     allow_simulated: bool = False
+
+
+def shortest_ttl_s(ttl_s: float) -> float:
+    """How long the proof of any node counts: each has a time of its own between this and `ttl_s`."""
+    return ttl_s * (1 - TTL_JITTER)
 
 
 def public_key(line: str) -> str:

@@ -6,7 +6,7 @@ these classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -221,6 +221,19 @@ class Transition:
     code: str
     message: str
     who: str = ""
+
+
+def with_step(steps: tuple[Transition, ...], step: Transition) -> tuple[Transition, ...]:
+    """The newest changes, and the newest way back from repair: an extended test is owed since then, however long."""
+    every = (*steps, step)
+    older, newest = every[:-MOST_TRANSITIONS], every[-MOST_TRANSITIONS:]
+    back = next((one for one in reversed(every) if one.before == State.REPAIRING), None)
+    return (back, *newest[1:]) if back is not None and back in older else newest
+
+
+def new_steps(known: Sequence[Transition], now: Sequence[Transition]) -> list[Transition]:
+    """The changes that a newer record has and an older one has not."""
+    return [step for step in now if step not in known]
 
 
 @dataclass(frozen=True)

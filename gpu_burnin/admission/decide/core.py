@@ -34,13 +34,13 @@ from gpu_burnin.admission.view import Budget, Patch, Pod, Rules, View
 from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.names import ADMITTER_USER, NO_SCHEDULE
 from gpu_burnin.api.record import (
-    MOST_TRANSITIONS,
     Accepted,
     BootTests,
     Next,
     Request,
     Status,
     Transition,
+    with_step,
 )
 from gpu_burnin.api.remedies import admit
 from gpu_burnin.system.hardware_identity import UNNAMED, bounded, difference
@@ -213,7 +213,7 @@ def _moved(status: Status, shown: Finding, now: datetime, more: str = "") -> Sta
     newest = status.transitions[-1] if status.transitions else None
     # The begin of a maintenance window is told already.
     told = newest is not None and (newest.at, newest.after, newest.code) == (step.at, step.after, step.code)
-    transitions = status.transitions if told else (*status.transitions, step)[-MOST_TRANSITIONS:]
+    transitions = status.transitions if told else with_step(status.transitions, step)
     return replace(status, state=shown.state, code=shown.code, since=time, message=message, transitions=transitions)
 
 

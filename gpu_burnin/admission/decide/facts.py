@@ -19,14 +19,12 @@ from gpu_burnin.admission.decide.owed import owed, settled
 from gpu_burnin.admission.decide.times import later, stamp, when
 from gpu_burnin.admission.decide.words import active, fault
 from gpu_burnin.admission.view import Budget, Evidence, Node, Pod, Rules, View
-from gpu_burnin.api.evidence import MAX_SKEW_S, Statement
+from gpu_burnin.api.evidence import MAX_SKEW_S, TTL_JITTER, Statement
 from gpu_burnin.api.levels import LEVELS
 from gpu_burnin.api.record import Ask, NodeAdmission, Request, Spec, State, Status, Tested, Use
 from gpu_burnin.api.run_files import MAX_SEQUENCE
 from gpu_burnin.types import JSON, Verdict
 
-# Evidence of nodes tested together must not expire together.
-TTL_JITTER = 0.1
 _MOST_CHARS = 64
 _RANKS = {level: number for number, level in enumerate(LEVELS)}
 _NO_NODE: Node = {"metadata": {}}

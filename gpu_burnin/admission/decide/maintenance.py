@@ -13,7 +13,7 @@ from gpu_burnin.admission.decide.words import sentence
 from gpu_burnin.admission.view import Rules, View
 from gpu_burnin.api.maintenance import active, changes_at, unknown
 from gpu_burnin.api.names import ADMITTER_USER
-from gpu_burnin.api.record import MOST_TRANSITIONS, Status, Transition
+from gpu_burnin.api.record import Status, Transition, with_step
 
 BEGUN, OVER = "MAINTENANCE", "MAINTENANCE_OVER"
 
@@ -55,7 +55,7 @@ def with_transition(status: Status, calendar: Windows, now: datetime) -> Status:
         return status
     code, why = (OVER, "the window is over") if begun else (BEGUN, calendar.why)
     step = Transition(stamp(now), str(status.state), str(status.state), code, why, ADMITTER_USER)
-    return replace(status, transitions=(*status.transitions, step)[-MOST_TRANSITIONS:])
+    return replace(status, transitions=with_step(status.transitions, step))
 
 
 def ended_at(status: Status) -> datetime | None:

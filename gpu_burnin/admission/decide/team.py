@@ -11,7 +11,7 @@ from gpu_burnin.admission.decide.facts import Facts
 from gpu_burnin.admission.decide.plan import Plan
 from gpu_burnin.admission.decide.times import stamp
 from gpu_burnin.api.names import ADMITTER_USER
-from gpu_burnin.api.record import MOST_TRANSITIONS, State, Status, Transition
+from gpu_burnin.api.record import State, Status, Transition, with_step
 
 GIVEN, BACK = "DEDICATED", "SHARED"
 
@@ -28,7 +28,7 @@ def with_team(facts: Facts, plan: Plan, status: Status) -> Status:
         else (f"{facts.view.name}: it is idle, and not dedicated to the team {before} any more")
     )
     step = Transition(stamp(facts.now), str(status.state), str(status.state), code, message, ADMITTER_USER)
-    return replace(status, team=team, transitions=(*status.transitions, step)[-MOST_TRANSITIONS:])
+    return replace(status, team=team, transitions=with_step(status.transitions, step))
 
 
 def _may_move(facts: Facts, plan: Plan, status: Status) -> bool:

@@ -59,12 +59,16 @@ class Overdue:
 
 
 class Due(NamedTuple):
-    """The test that a node should have: `at` and `since` (its last proof, or its first sight) are epoch seconds."""
+    """The test that a node should have: `at` and `since` (its last proof, or its first sight) are epoch seconds.
+
+    `owed` since a repair, before its period is over.
+    """
 
     level: str
     at: float
     since: float
     period_s: float
+    owed: bool = False
 
     def age(self, now_s: float) -> float:
         """How old the proof is, in periods, so that levels compare."""
@@ -99,9 +103,9 @@ def pick(rows: Sequence[Row], rules: TestRules, now: datetime, rng: random.Rando
             continue
         if row.asked_at and now_s - epoch_s(row.asked_at) < rules.ask_again_s:
             continue
-        due = due_of(row, rules, now_s)
-        if due is not None:
-            waiting.append((-due.age(now_s), row.name, due))
+        if due := due_of(row, rules, now_s):
+            # By its oldest proof, whichever is renewed: a deep test does not take its node's turn for the others.
+            waiting.append((-max(one.age(now_s) for one in due), row.name, due[0]))
     chosen = choose(sorted(waiting, key=lambda item: item[:2]), rules.random_share, rng)
     return [Choice(name, due.level, _why(due, now_s, drawn)) for (_, name, due), drawn in islice(chosen, free)]
 
@@ -129,19 +133,23 @@ def choose(oldest_first: Sequence[_T], random_share: float, rng: random.Random) 
         yield queue.pop(rng.randrange(len(queue)) if drawn else 0), drawn
 
 
-def due_of(row: Row, rules: TestRules, now_s: float) -> Due | None:
-    """The deepest test that is due; None for none."""
-    return next((due for due in dues(row, rules) if due.at <= now_s), None)
+def due_of(row: Row, rules: TestRules, now_s: float) -> list[Due]:
+    """The tests that are due, the one to do first: the deepest, and what is owed since a repair after all others.
+
+    A whole fleet that was repaired, as for another driver, waits for days for its extended tests: meanwhile each node's
+    other proofs are renewed.
+    """
+    return [due for due in dues(row, rules) if due.at <= now_s]
 
 
 def dues(row: Row, rules: TestRules, *, early: bool = True) -> Iterator[Due]:
-    """The next test of each level, the deepest first.
+    """The next test of each level, the deepest first; then what is owed since a repair, if that is earlier.
 
     A level that the node never had comes within one period of its first sight. `early`: a random share comes before
     its period is over, by the node's name and its proof, so that every admitter makes the same timetable and none has
     to be kept.
     """
-    proof = _NEVER
+    proof, owed = _NEVER, None
     for level, period in _deepest_first(rules):
         if text := row.proofs.get(level):
             proof = max(proof, epoch_s(text))
@@ -150,9 +158,11 @@ def dues(row: Row, rules: TestRules, *, early: bool = True) -> Iterator[Due]:
         known = proof > _NEVER
         since = proof if known or row.use is None else epoch_s(row.use.observed_since)
         at = since + period * (_moment(row.name, level, since, rules.random_share if known else 1.0) if early else 1.0)
-        if level == LEVEL_NAMES[-1] and row.repaired_at and (repaired := epoch_s(row.repaired_at)) > since:
-            at = min(at, repaired)
         yield Due(level, at, since, period)
+        if level == LEVEL_NAMES[-1] and row.repaired_at and since < (repaired := epoch_s(row.repaired_at)) < at:
+            owed = Due(level, repaired, since, period, owed=True)
+    if owed is not None:
+        yield owed
 
 
 @functools.lru_cache(maxsize=16)
@@ -178,4 +188,4 @@ def _moment(name: str, level: str, since: float, share: float) -> float:
 
 def _why(due: Due, now_s: float, drawn: bool) -> str:
     proof = f"its last such proof is {duration(now_s - due.since)} old" if due.since > _NEVER else "it has none"
-    return f"{due.level} test {'drawn at random' if drawn else 'by age'}: {proof}"
+    return f"{due.level} test {'drawn at random' if drawn else 'after repair' if due.owed else 'by age'}: {proof}"

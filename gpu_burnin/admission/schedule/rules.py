@@ -40,7 +40,7 @@ class TestRules:
     hours: tuple[str, ...] = ()
     random_share: float = 0.2
     quick_every_s: float = _DAY_S
-    # A day before evidence expires, so that an idle fleet has no expired node.
+    # Before the earliest end of evidence (6.3 days), so that an idle fleet has no expired node.
     standard_every_s: float = 6 * _DAY_S
     extended_every_s: float = 30 * _DAY_S
     ask_again_s: float = 600.0

@@ -20,7 +20,7 @@ from gpu_burnin.admission.service.packed import PackedStore
 from gpu_burnin.admission.view import Pod, Rules
 from gpu_burnin.api.fabric_proof import FabricProof
 from gpu_burnin.api.names import Names
-from gpu_burnin.api.record import NodeAdmission, State, Use, parse
+from gpu_burnin.api.record import NodeAdmission, Proof, State, Use, parse
 from gpu_burnin.system.codec import from_json
 
 # Of a GPU resource: the vendors' plugins (nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu, gpu.intel.com/i915).
@@ -51,6 +51,7 @@ class Summary:
     repaired_at: str
     admitted: bool
     expires_at: str
+    evidence: Proof
     shut_by_restore: bool = False
     team: str = ""
     model: str = ""
@@ -252,11 +253,9 @@ class Records(PackedStore):
 
 def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -> Summary:
     state, retest = _part(State, status.get("state")) or State.NEW, spec.get("retest") or {}
-    waits = retest and retest.get("since") != status.get("retested")
     asks = (spec[ask] for ask in ("hold", "quarantine", "repair") if spec.get(ask))
-    use, changes = status.get("use"), status.get("transitions") or []
     restored = str((spec.get("restored") or {}).get("since") or "")
-    hardware, place = spec.get("hardware") or {}, spec.get("place") or {}
+    changes, hardware, place = status.get("transitions") or [], spec.get("hardware") or {}, spec.get("place") or {}
     repaired = [c.get("at", "") for c in changes if isinstance(c, dict) and c.get("from") == State.REPAIRING]
     return Summary(
         state=state,
@@ -264,10 +263,11 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         asked_until=max((when(str(ask.get("until") or "")) or FAR for ask in asks), default=None),
         tested_until=_tested_until(status.get("request"), rules),
         proofs={sys.intern(str(k)): str(v) for k, v in (status.get("proofs") or {}).items()},
-        use=_part(Use, use),
+        use=_part(Use, status.get("use")),
         repaired_at=max(repaired, default=""),
         admitted=bool(status.get("accepted")),
         expires_at=str((status.get("accepted") or {}).get("expiresAt") or ""),
+        evidence=_part(Proof, spec.get("evidence")) or Proof(),
         shut_by_restore=is_shut(restored, str(status.get("confirmed") or ""), state),
         team=sys.intern(str(status.get("team") or "")),
         model=sys.intern(str(hardware.get("model") or "")),
@@ -276,7 +276,7 @@ def _summary(spec: Mapping[str, Any], status: Mapping[str, Any], rules: Rules) -
         has_nics=bool(spec.get("fabric")),
         fabric=_part(FabricProof, status.get("fabric")),
         retested=str(status.get("retestBegan") or status.get("retested") or ""),
-        retest_until=before_others_until(retest) if waits else None,
+        retest_until=before_others_until(retest) if retest and retest.get("since") != status.get("retested") else None,
     )
 
 

@@ -29,7 +29,7 @@ from gpu_burnin.admission.view import Budget, Evidence, HeartbeatState, Patch, R
 from gpu_burnin.api.agent_note import AgentNote
 from gpu_burnin.api.attached import Mode
 from gpu_burnin.api.names import KIND, SYSTEM_NAMESPACE
-from gpu_burnin.api.record import NodeAdmission, State, Status, parse, status_document
+from gpu_burnin.api.record import NodeAdmission, State, Status, new_steps, parse, status_document
 from gpu_burnin.api.remedies import DEFINITIONS, admit
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.system.canonical import canonical_json
@@ -190,8 +190,7 @@ class Reconciler:
                 f"version of muster: {DEFINITIONS}; until then its Node is left as it is"
             )
         self.records.wrote(item)
-        known = record.status.transitions
-        for change in status.transitions[_overlap(known, status.transitions) :]:
+        for change in new_steps(record.status.transitions, status.transitions):
             labels = {"from": str(change.before), "to": str(change.after), "code": change.code}
             self.metrics.add("transitions", labels)
             self.journal.transition(record.name, change)
@@ -304,8 +303,3 @@ def _of_version(patch: Patch, version: str) -> Patch:
     """The patch with its `test` for the version that our own patch before it has made."""
     test, *rest = patch
     return [{**test, "value": version}, *rest]
-
-
-def _overlap(old: Sequence[object], new: Sequence[object]) -> int:
-    """How many of the first of `new` are the last of `old`: only the newest are kept."""
-    return next((n for n in range(min(len(old), len(new)), 0, -1) if tuple(old[-n:]) == tuple(new[:n])), 0)

@@ -74,7 +74,7 @@ class Service(Campaign[Term]):
             "nodes": ("Nodes by the state in their NodeAdmission.", by("state", Term.states)),
             "held": ("Nodes that take no new work, by the code of the reason.", by("reason", Term.held)),
             "proof_expires_soon": (
-                "Working nodes whose proof ends within a day.",
+                "Working nodes whose proof has ended or soon will, so that their test is late.",
                 of(lambda term: term.proofs_end_soon(datetime.now(UTC))),
             ),
             "unready_nodes": (

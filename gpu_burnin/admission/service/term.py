@@ -8,7 +8,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from gpu_burnin.admission.client import CSRS, NODES, ApiError, Conflict, KubeApi, NotFound, admissions_path
 from gpu_burnin.admission.decide import trim_node
@@ -18,6 +18,7 @@ from gpu_burnin.admission.fabric.candidates import Candidates
 from gpu_burnin.admission.fabric.service import FabricTests
 from gpu_burnin.admission.fabric.writes import Writes
 from gpu_burnin.admission.jobs.service import WATCHES, JobCheck
+from gpu_burnin.admission.schedule.ends import ends_soon
 from gpu_burnin.admission.service.budgets import Budgets
 from gpu_burnin.admission.service.cache import Feed, Nodes, Pods, Records, Store
 from gpu_burnin.admission.service.certificates import Approver, Requests
@@ -55,7 +56,6 @@ _HELD = frozenset({State.NEW, State.SUSPECT, State.QUARANTINED, State.REPAIRING,
 _WORKING = frozenset({State.READY, State.EXPIRING})
 # Codes come from nodes too: their number stays one that a monitoring system can keep.
 _MOST_REASONS = 24
-_SOON = timedelta(days=1)
 
 
 class Term:
@@ -193,10 +193,10 @@ class Term:
         return counts - Counter(rare) + Counter({"OTHER": sum(rare.values())})
 
     def proofs_end_soon(self, now: datetime) -> int:
-        """How many working nodes have a proof that ends within a day, or has ended."""
-        until = (now + _SOON).strftime("%Y-%m-%dT%H:%M:%SZ")
+        """How many working nodes have a proof that has ended, or soon will: their test is late."""
+        tests, now_s = self.config.tests, now.timestamp()
         working = (one for _, one in self.records.all_summaries() if one.state in _WORKING)
-        return sum(bool(one.expires_at) and one.expires_at < until for one in working)
+        return sum(ends_soon(one.expires_at, one.evidence, tests, now_s) for one in working)
 
     def of_code(self, wanted: str) -> int:
         """How many nodes have this code, at work or not."""

@@ -142,7 +142,7 @@ def _run(
     size, end_s = len(fleet.rows), fleet.now_s + within_s
     step_s = within_s / _STEPS
     idle_share, mixing = _chain(fleet, spell, step_s, numbers)
-    since, due_at = _timetable(fleet, rules)
+    since, due_at, owed = _timetable(fleet, rules)
     periods = np.array(rules.periods_s)[:, None]
     idle = ~fleet.busy
     tested = np.zeros((len(LEVEL_NAMES), size), dtype=bool)
@@ -158,15 +158,18 @@ def _run(
             moments = numbers.random(depth)
             early = np.where(moments < rules.random_share, moments / (rules.random_share or 1), 1.0)
             due_at[:depth, index] = until[index] + periods[:depth, 0] * early
+            owed[index] &= depth < len(LEVEL_NAMES)
             running[index] = False
         if at >= end_s:
             break
         if free_at and free_at[0] < at + step_s and rules.open_at(now + timedelta(seconds=step * step_s)):
             due = due_at <= at
-            waiting = np.flatnonzero(idle & ~running & due.any(axis=0))
+            waiting = np.flatnonzero(idle & ~running & (due.any(axis=0) | owed))
+            # The deepest; where none is due, what is owed since a repair, which is the deepest of all.
             deepest = len(LEVEL_NAMES) - 1 - due[::-1, waiting].argmax(axis=0)
-            ages = (at - since[deepest, waiting]) / periods[deepest, 0]
-            order = np.argsort(-ages, kind="stable").tolist()
+            due[-1] |= owed
+            ages = np.divide(at - since, periods, out=np.full(since.shape, -math.inf), where=due)[:, waiting]
+            order = np.argsort(-ages.max(axis=0), kind="stable").tolist()
             # A place takes several short tests in one step.
             for place, _ in choose(order, rules.random_share, draws):
                 begin = max(heapq.heappop(free_at), at)
@@ -197,15 +200,18 @@ def _chain(fleet: _Fleet, spell: Spell | None, step_s: float, numbers: np.random
     return share, np.exp(-rate * step_s)
 
 
-def _timetable(fleet: _Fleet, rules: TestRules) -> tuple[_Floats, _Floats]:
-    """The last proof and the next test of each level and node, in epoch seconds."""
+def _timetable(fleet: _Fleet, rules: TestRules) -> tuple[_Floats, _Floats, _Bools]:
+    """The last proof and the next test of each level and node, in epoch seconds; who owes one since a repair."""
     since = np.full((len(LEVEL_NAMES), len(fleet.rows)), -math.inf)
-    due_at = np.full(since.shape, math.inf)
+    due_at, owed = np.full(since.shape, math.inf), np.zeros(len(fleet.rows), dtype=bool)
     for index, row in enumerate(fleet.rows):
         for due in dues(row, rules):
+            if due.owed:
+                owed[index] = True
+                continue
             level = LEVEL_NAMES.index(due.level)
             since[level, index], due_at[level, index] = due.since, due.at
-    return since, due_at
+    return since, due_at, owed
 
 
 def _chance(tested: _Bools) -> Chance:

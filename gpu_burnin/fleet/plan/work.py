@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_burnin.admission.schedule.rules import TestRules, TestRulesError, parse_tests
+from gpu_burnin.api.evidence import shortest_ttl_s
 from gpu_burnin.api.levels import LEVEL_NAMES
 from gpu_burnin.checks.power.wave import WAVE_SHARE, may_wave, total_s, waves_for
 from gpu_burnin.engine.plan import make_plan, schedule
@@ -254,10 +255,10 @@ def problems(given: Given) -> Iterator[Fault]:
             yield Fault(f"{_TESTS} cannot be read", "correct it, or leave it out", _where(given, _TESTS))
         return
     ttl_s = given.number("node_admission_evidence_ttl_s")
-    if ttl_s and rules.standard_every_s and rules.standard_every_s >= ttl_s:
+    if ttl_s and rules.standard_every_s and rules.standard_every_s >= (shortest_s := shortest_ttl_s(ttl_s)):
         yield Fault(
-            f"{_TESTS} tests a node every {duration(rules.standard_every_s)}, and its evidence ends after "
-            f"{duration(ttl_s)}",
+            f"{_TESTS} tests a node every {duration(rules.standard_every_s)}, and evidence ends after "
+            f"{duration(shortest_s)} to {duration(ttl_s)}, by the node",
             "give a shorter standard_every_s, or a longer node_admission_evidence_ttl_s",
             _where(given, _TESTS),
         )

@@ -142,7 +142,7 @@ CASES = (
         | _followed(10, 190, ready=100)
         | {'muster_admitter_proof_expires_soon{instance="api-2"}': "_x20 9x190"},
         "65m",
-        "The proof of 15% of the GPU nodes ends within a day: they are not tested in time.",
+        "The proof of 15% of the GPU nodes has ended or soon will: they are not tested in time.",
     ),
     Case(
         "MusterTestsOverdue",
@@ -180,7 +180,7 @@ CASES = (
         _leading(100, proof_expires_soon=15),
         _leading(100, proof_expires_soon=9),
         "65m",
-        "The proof of 15% of the GPU nodes ends within a day: they are not tested in time.",
+        "The proof of 15% of the GPU nodes has ended or soon will: they are not tested in time.",
     ),
     Case(
         "MusterJoinsFast",

@@ -94,7 +94,7 @@ PAGE = Page(
                     "Proofs that end",
                     "muster:proofs_end_soon:total",
                     "nodes",
-                    "Nodes whose proof ends within a day, so that they are to be tested before.",
+                    "Nodes whose proof has ended or soon will, so that their test is late.",
                 ),
                 lines(
                     "Places in the dark",

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from gpu_burnin.admission.decide import decide, node_ttl_s, trim_node
+from gpu_burnin.admission.decide.times import stamp
 from gpu_burnin.admission.view import Budget, Evidence, Pod, Rules, View
 from gpu_burnin.api.agent_note import AgentNote, read_request
 from gpu_burnin.api.names import Names
-from gpu_burnin.api.record import Accepted, Ask, Hardware, Identity, Use
+from gpu_burnin.api.record import Accepted, Ask, Hardware, Identity, Transition, Use, new_steps, with_step
 from gpu_burnin.types import Verdict
 from tests.support.admission_helpers import BOOT, BOOT2, MACHINE, NOW, make_node
 from tests.support.decide_helpers import (
@@ -246,6 +247,16 @@ def test_only_the_newest_transitions_are_kept() -> None:
         view = settled(changed(view, agent=note), NOW + timedelta(minutes=turn))
     assert view.record and len(view.record.status.transitions) == 20
     assert view.record.status.transitions[-1].at == "2026-11-21T12:29:00Z"
+
+
+def test_the_newest_way_back_from_repair_is_kept_for_the_test_that_is_owed_since() -> None:
+    steps: tuple[Transition, ...] = ()
+    for minute in range(60):
+        before, after = ("repairing", "testing") if minute in (3, 7) else ("ready", "testing")
+        known, step = steps, Transition(stamp(NOW + timedelta(minutes=minute)), before, after, "TEST_DUE", "")
+        steps = with_step(known, step)
+        assert new_steps(known, steps) == [step]
+    assert [step.at[14:16] for step in steps] == ["07", *(str(minute) for minute in range(41, 60))]
 
 
 def test_a_fatal_fault_ends_its_work_only_when_no_pod_holds_any_more() -> None:

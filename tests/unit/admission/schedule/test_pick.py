@@ -79,18 +79,46 @@ def test_no_test_begins_outside_its_hours() -> None:
 def test_the_deepest_level_that_is_due(proofs: dict[str, float], level: str | None) -> None:
     row = a_row(proofs={name: ago(age_s) for name, age_s in proofs.items()})
     due = due_of(row, TestRules(random_share=0), NOW.timestamp())
-    assert (due and due.level) == level
+    assert (due[0].level if due else None) == level
 
 
 def test_a_level_of_period_nought_never_comes() -> None:
     assert picked([a_row(age_s=400 * DAY_S)], replace(QUICK, quick_every_s=0)) == []
 
 
-def test_after_repair_an_extended_test_is_due() -> None:
-    row = a_row(proofs={"extended": ago(5 * DAY_S)}, repaired_at=ago(DAY_S))
-    assert picked([row], TestRules(random_share=0)) == [("gpu-1", "extended")]
-    proven = replace(row, proofs={"extended": ago(DAY_S / 2)})
+def test_a_deep_test_does_not_take_its_node_s_turn() -> None:
+    deep = a_row("deep", proofs={"extended": ago(31 * DAY_S), "quick": ago(3 * DAY_S)})
+    rows = [a_row("lately", 2 * DAY_S, "extended"), deep]
+    assert picked(rows, TestRules(nodes=1, share=1, random_share=0)) == [("deep", "extended")]
+
+
+def test_after_repair_an_extended_test_is_due_behind_what_is_due_by_its_period() -> None:
+    repaired = a_row(proofs={"extended": ago(5 * DAY_S)}, repaired_at=ago(DAY_S))
+    assert picked([repaired], TestRules(random_share=0)) == [("gpu-1", "quick")]
+    renewed = replace(repaired, proofs={**repaired.proofs, "quick": ago(60)})
+    (choice,) = pick([renewed], TestRules(random_share=0), NOW, random.Random(1))
+    assert (choice.level, choice.why) == ("extended", "extended test after repair: its last such proof is 5 d old")
+    proven = replace(renewed, proofs={"extended": ago(DAY_S / 2)})
     assert picked([proven], TestRules(random_share=0)) == []
+    old = replace(repaired, proofs={"extended": ago(31 * DAY_S)})
+    assert picked([old], TestRules(random_share=0)) == [("gpu-1", "extended")]
+
+
+def test_a_fleet_that_was_repaired_as_a_whole_keeps_its_other_proofs_young() -> None:
+    rules = TestRules(nodes=1, share=1, random_share=0)
+    proofs = {f"gpu-{n}": {"extended": ago(9 * DAY_S), "standard": ago(3 * DAY_S + 600 * n)} for n in range(15)}
+    now, oldest_s, tested = NOW, 0.0, Counter[str]()
+    while tested["extended"] < len(proofs):
+        rows = [a_row(name, proofs=has, repaired_at=ago(60)) for name, has in proofs.items()]
+        for name, level in picked(rows, rules, now):
+            now += timedelta(seconds=7200 if level == "extended" else 90)
+            proofs[name] = {**proofs[name], level: now.isoformat()}
+            tested[level] += 1
+        # The first hours renew what is old already.
+        if now - NOW > timedelta(hours=3):
+            youngest = (max(datetime.fromisoformat(at) for at in has.values()) for has in proofs.values())
+            oldest_s = max(oldest_s, *((now - one).total_seconds() for one in youngest))
+    assert now - NOW < timedelta(hours=32) and oldest_s < DAY_S + 2 * 7200
 
 
 def test_first_extended_tests_of_a_new_fleet_spread_over_a_period() -> None:
@@ -98,7 +126,7 @@ def test_first_extended_tests_of_a_new_fleet_spread_over_a_period() -> None:
     rows = [a_row(f"gpu-{number}", proofs={"standard": ago(0)}, use=use) for number in range(1000)]
     rules = TestRules(random_share=0, quick_every_s=0, standard_every_s=0)
     when = [NOW.timestamp() + day * DAY_S for day in (3, 15, 27, 30.1)]
-    due = [sum(due_of(row, rules, moment) is not None for row in rows) for moment in when]
+    due = [sum(bool(due_of(row, rules, moment)) for row in rows) for moment in when]
     assert 50 < due[0] < 150 and 400 < due[1] < 600 and 850 < due[2] < 950 and due[3] == 1000
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from gpu_burnin.admission.service.cache import Records
 from gpu_burnin.admission.service.term import Term
+from gpu_burnin.admission.settings import AdmitterConfig
 from gpu_burnin.api.names import Names
 
 
@@ -19,7 +20,7 @@ def term_of(*statuses: dict[str, Any]) -> Term:
     for number, status in enumerate(statuses):
         records.put({"metadata": {"name": f"gpu-{number}", "resourceVersion": "1"}, "spec": {}, "status": status})
     term = object.__new__(Term)
-    term.records = records
+    term.records, term.config = records, AdmitterConfig()
     return term
 
 
@@ -58,9 +59,14 @@ def test_numbers_are_read_without_a_walk_over_all_nodes(monkeypatch: pytest.Monk
     assert (term.states()["ready"], term.held()["GPU_LOST"], term.of_code("AGENT_SILENT")) == (50, 1, 0)
 
 
-def test_proofs_that_end_within_a_day() -> None:
+def test_proofs_that_have_ended_or_end_before_their_late_test() -> None:
     now = datetime(2026, 11, 1, 12, tzinfo=UTC)
-    ends = ["2026-11-01T11:00:00Z", "2026-11-02T11:59:59Z", "2026-11-02T12:00:00Z", "2026-11-07T00:00:00Z", ""]
+    # By the defaults 3.6 hours before the end; of a node of the level quick it is a day.
+    ends = ["2026-11-01T11:00:00Z", "2026-11-01T15:35:59Z", "2026-11-01T15:36:00Z", "2026-11-07T00:00:00Z", ""]
     working = [{"state": "ready", "accepted": {"expiresAt": end}} for end in ends]
     held = [{"state": "held", "accepted": {"expiresAt": ends[0]}}]
-    assert term_of(*working, *held, {"state": "expiring"}).proofs_end_soon(now) == 2
+    term = term_of(*working, *held, {"state": "expiring"})
+    assert term.proofs_end_soon(now) == 2
+    quick = {"evidence": {"level": "quick"}}
+    term.records.put({"metadata": {"name": "gpu-2", "resourceVersion": "2"}, "spec": quick, "status": working[2]})
+    assert term.proofs_end_soon(now) == 3

@@ -57,6 +57,17 @@ def test_hours_bound_when_nodes_are_tested() -> None:
     assert chance(rows, rules, 9 * 3600) == (1, 1, 1)
 
 
+def test_extended_tests_owed_since_a_repair_leave_room_for_the_others() -> None:
+    use, proofs = Use(ago(90 * DAY_S), ago(9 * DAY_S), busy=False), {"extended": ago(9 * DAY_S), "standard": ago(DAY_S)}
+    rows = [a_row(f"gpu-{n}", use=use, proofs=proofs, repaired_at=ago(60)) for n in range(20)]
+    rules = TestRules(nodes=1, share=1, random_share=0)
+    assert chance(rows, rules, DAY_S / 2) == (1, 1, 1)
+    # All quick ones have taken half an hour.
+    assert chance(rows, rules, DAY_S / 2, "extended")[1:] == (5 / 20, 5 / 20)
+    known = as_json(coverage(rows, rules, NOW, DAY_S, 1, ""))["nodes"][0]["next"]
+    assert known["extended"] == ago(60)
+
+
 @pytest.mark.parametrize("idle_share", [0.1, 0.5])
 @pytest.mark.slow
 def test_use_is_estimated_from_what_was_seen(idle_share: float) -> None:
