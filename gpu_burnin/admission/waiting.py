@@ -56,17 +56,25 @@ def wait_for(
 ) -> tuple[list[Standing], dict[str, str]]:
     """How each GPU node stands once every node in `expect` has its certificates and the admitter's answer.
 
-    Returns also, for each that did not come within `wait_s` seconds, one sentence on what is missing. Raises ApiError.
+    Returns also, for each that did not come within `wait_s` seconds, one sentence on what is missing. The admitter lets
+    nodes in one after the other: whenever one that waited for its turn has been let in, that time begins anew.
+    Raises ApiError.
     """
     deadline = clock() + wait_s
     missing = dict.fromkeys(expect, "")
+    queue: set[str] = set()
     while missing:
+        began = clock()
         records, nodes = read(api, names, missing)
         missing = _missing(api, gpu_nodes, inventory, missing, records, nodes, names, now())
+        if queue - missing.keys():
+            deadline = clock() + wait_s
         if clock() >= deadline:
             break
+        queue = {name for name in missing if name in records and _waits_its_turn(records[name])}
         if missing:
-            sleep(POLL_S)
+            # Of thousands a look takes long, and the admitter needs the API servers meanwhile.
+            sleep(max(POLL_S, clock() - began))
     records, nodes = read(api, names)
     standings = [standing(name, records.get(name), nodes.get(name), names) for name in gpu_nodes]
     leader = _leader(api) if missing else ""
@@ -145,10 +153,14 @@ def _unanswered(name: str, record: NodeAdmission | None, node: Node | None, name
         return f"{name}: the admitter has not read the newest evidence yet"
     if _open(node, names) or (planned is not None and planned.why.startswith(PAUSED)):
         return ""
-    if status.state not in _ON_ITS_WAY and (planned is None or planned.what != LET_IN):
+    if status.state not in _ON_ITS_WAY and not _waits_its_turn(record):
         return ""
     coming = f"; next: {status.next.what} ({status.next.why})" if status.next else ""
     return f"{status.message} ({status.code}){coming}"
+
+
+def _waits_its_turn(record: NodeAdmission) -> bool:
+    return record.status.next is not None and record.status.next.what == LET_IN
 
 
 def _sequence(node: Node, names: Names) -> int:

@@ -39,11 +39,11 @@ BMC = {"scaler_bmc_user": "muster", "scaler_bmc_password": "a secret", "scaler_b
 
 def values(folder: Path, **more: Any) -> dict[str, Any]:
     given = {**GIVEN, **more, "fleet_state_dir": str(folder / "state")}
-    return role_values(folder, ["scaler"], SHOWN, given)
+    return role_values(folder, ["scaler"], SHOWN, given, groups=("kube_apiserver", "gpu_nodes"))
 
 
 def test_the_program_takes_what_the_role_writes(tmp_path: Path) -> None:
-    found = values(tmp_path, **BMC)
+    found = values(tmp_path, **BMC, gpu_burnin_extended_for_new="2h")
     path = tmp_path / "scaler.yaml"
     path.write_text(yaml.safe_dump(found["config"]).replace("/etc/muster-scaler", str(tmp_path)))
     for file in found["files"]:
@@ -52,6 +52,7 @@ def test_the_program_takes_what_the_role_writes(tmp_path: Path) -> None:
             assert (file["mode"], file["owner"], file["sensitive"]) == ("0600", "muster-scaler", True)
     config = read_settings(path)
     assert (config.rules.idle_s, config.rules.spare, config.rules.on_per_feed) == (600, {"h100-sxm5-80gb": 2}, 2)
+    assert config.rules.ready_within_s == 3600 + 8100, "boot, and the first burn-in of a new machine"
     assert config.identity == "api-1" and config.rules.in_share == 0.1
     made = providers(config)
     bmcs = made["redfish"]
@@ -68,6 +69,7 @@ def test_the_program_takes_what_the_role_writes(tmp_path: Path) -> None:
 def test_it_runs_with_the_roles_rights_and_is_healthy(ledger: Server, tmp_path: Path) -> None:
     found = values(tmp_path)
     assert found["files"] == [] and "redfish" not in found["config"]
+    assert "ready_within_s" not in found["config"]["rules"]
     (port,) = free_ports(1)
     path = tmp_path / "scaler.yaml"
     own = {"kubeconfig": str(ledger.kubeconfig(SCALER_USER)), "listen": f"127.0.0.1:{port}"}

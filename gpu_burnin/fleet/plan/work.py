@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from gpu_burnin.admission.schedule.rules import TestRules, TestRulesError, parse_tests
 from gpu_burnin.api.evidence import shortest_ttl_s
-from gpu_burnin.api.levels import LEVEL_NAMES
+from gpu_burnin.api.levels import LEVEL_NAMES, LEVELS
 from gpu_burnin.checks.power.wave import WAVE_SHARE, may_wave, total_s, waves_for
+from gpu_burnin.engine.deadlines import deadlines
 from gpu_burnin.engine.plan import make_plan, schedule
 from gpu_burnin.errors import GpuBurninError
 from gpu_burnin.fleet.coverage.simulate import TEST_S
@@ -74,6 +75,11 @@ def times_of(level: str, gpus: int, extended_s: float) -> tuple[float, float]:
     plan = make_plan(level, backend="cuda", gpus=blank, seed=0, duration_s=extended_s if level == "extended" else None)
     power_s = next((step.budget_s for step in schedule(plan) if step.check.name == "power"), 0.0)
     return plan.total_s, total_s(waves_for(level, WAVE_SHARE * power_s))
+
+
+def extended_over_s(length_s: float = 0.0) -> float:
+    """After how many seconds an extended burn-in is over at the latest; of this length, or of the level's own."""
+    return deadlines(length_s or LEVELS["extended"].total_s).run_s
 
 
 def burn_in(given: Given) -> BurnIn | None:

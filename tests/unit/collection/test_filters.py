@@ -17,6 +17,7 @@ from ansible_collections.muster.fleet.plugins.filter.calendar import calendar
 from ansible_collections.muster.fleet.plugins.filter.kubeconfig import kubeconfig
 from ansible_collections.muster.fleet.plugins.filter.maintenance_near import maintenance_near
 from ansible_collections.muster.fleet.plugins.filter.reports_to_fetch import reports_to_fetch
+from ansible_collections.muster.fleet.plugins.filter.scaler_rules import scaler_rules
 from ansible_collections.muster.fleet.plugins.filter.sha256sums import sha256sums
 from ansible_collections.muster.fleet.plugins.filter.wave_wait import wave_wait
 
@@ -218,3 +219,32 @@ def test_only_reports_that_the_controller_lacks_are_fetched(tmp_path: Path) -> N
     assert reports_to_fetch(result, str(tmp_path)) == []
     # A module that could not read it says no digest.
     assert reports_to_fetch({"report": result["report"]}, str(tmp_path)) == [result["report"]]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rules", "within_s"),
+    [
+        ([{"name": "gpu-1"}, {"name": "gpu-2", "level": "standard"}], {}, None),
+        ([{"name": "gpu-1"}], {"ready_within_s": 1800}, 1800),
+        ([{"name": "gpu-1"}, {"name": "gpu-2", "new": "2h"}], {}, 3600 + 8100),
+        ([{"name": "gpu-1", "level": "extended"}, {"name": "gpu-2", "new": "30m"}], {}, 3600 + 8100),
+        ([{"name": "gpu-1", "new": "1d"}], {"ready_within_s": "1800"}, 1800 + 86400 + 900),
+    ],
+)
+def test_a_new_machine_has_the_time_of_its_extended_burn_in(
+    hosts: list[dict[str, str]], rules: dict[str, Any], within_s: float | None
+) -> None:
+    found = scaler_rules({**rules, "settle_s": 5}, hosts)
+    assert (found.get("ready_within_s"), found["settle_s"]) == (within_s, 5)
+
+
+@pytest.mark.parametrize(
+    ("rules", "new", "message"),
+    [
+        ({}, "2hours", "gpu_burnin_extended_for_new: '2hours' is not a duration"),
+        ({"ready_within_s": "long"}, "2h", "scaler_rules.ready_within_s is 'long'; give seconds"),
+    ],
+)
+def test_scaler_rules_refuses(rules: dict[str, Any], new: str, message: str) -> None:
+    with pytest.raises(AnsibleFilterError, match=message):
+        scaler_rules(rules, [{"new": new}])

@@ -20,10 +20,15 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import jinja2
 import pytest
 import yaml
 
+from gpu_burnin.api.levels import LEVELS
+from gpu_burnin.engine.deadlines import deadlines
+from gpu_burnin.fleet.plan.work import extended_over_s
 from tests.lab.paths import REPOSITORY
 from tests.support.clocks import PATIENCE_S
 from tests.support.site_plays import site_plays
@@ -174,3 +179,19 @@ def test_tasks_that_wait_for_a_burn_in_have_their_own_bound() -> None:
     waiting = [task for task in tasks if any(key.startswith("muster.fleet.") for key in task)]
     assert len(waiting) == 3
     assert [task["timeout"] for task in waiting] == [0] * 3
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("given_s", [1800, 7200, "86400"])
+def test_a_run_that_somebody_else_began_is_waited_for_whatever_its_level(joined: bool, given_s: Any) -> None:
+    """And the one that is needed after it."""
+    role = REPOSITORY / "roles/gpu_burnin"
+    block = next(task for task in yaml.safe_load((role / "tasks/main.yml").read_text()) if "block" in task)
+    assert block["module_defaults"]["muster.fleet.burnin"]["timeout_s"] == "{{ __gpu_burnin_wait_s }}"
+    timeout_s = yaml.safe_load((role / "defaults/main.yml").read_text())["gpu_burnin_timeout_s"]
+    values = {"gpu_burnin_timeout_s": timeout_s, "gpu_burnin_extended_s": given_s}
+    wait_s = jinja2.Template(yaml.safe_load((role / "vars/main.yml").read_text())["__gpu_burnin_wait_s"])
+    assert int(wait_s.render(values)) == timeout_s
+    waits_s = int(wait_s.render(values, __gpu_burnin_result={"joined": joined}))
+    before_s = extended_over_s(max(float(given_s), LEVELS["extended"].total_s)) if joined else 0.0
+    assert waits_s > before_s + deadlines(LEVELS["standard"].total_s).run_s

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import jinja2
 import pytest
+import yaml
 from ansible_collections.muster.fleet.plugins.module_utils.fleet_module import FleetError
 from ansible_collections.muster.fleet.plugins.module_utils.host.commands import Output
 from ansible_collections.muster.fleet.plugins.module_utils.host.systemd_unit import Unit
 from ansible_collections.muster.fleet.plugins.module_utils.kube import node_rest
+from ansible_collections.muster.fleet.plugins.modules.node_rest import ARGUMENT_SPEC
 
+from gpu_burnin.api.levels import LEVELS
+from gpu_burnin.engine.deadlines import deadlines
+from gpu_burnin.settings.config import Config
+
+ROLES = Path(__file__).resolve().parents[3] / "roles"
 TASKS = "run/containerd/io.containerd.runtime.v2.task"
 
 
@@ -100,3 +109,19 @@ def test_what_does_not_end_is_named(tmp_path: Path, namespace: str, stuck: tuple
     host.container("job", namespace)
     with pytest.raises(FleetError, match=why):
         node_rest.rest(host.node(), 60, 30, act=True)
+
+
+def longest_s(asked_s: float = 0.0) -> float:
+    """After which a run has given up, of the deepest level or of so many seconds, and after a wait for its waves."""
+    return deadlines(max(asked_s, *(level.total_s for level in LEVELS.values()))).run_s + Config().wave_wait_s
+
+
+def test_the_longest_burn_in_is_waited_for() -> None:
+    assert ARGUMENT_SPEC["burnin_timeout_s"]["default"] > longest_s()
+
+
+@pytest.mark.parametrize("given", [{}, {"gpu_burnin_extended_s": 1800}, {"gpu_burnin_extended_s": "86400"}])
+def test_a_driver_upgrade_waits_for_the_longest_burn_in_of_its_inventory(given: dict[str, Any]) -> None:
+    defaults = yaml.safe_load((ROLES / "driver_upgrade/defaults/main.yml").read_text())
+    waits_s = jinja2.Template(str(defaults["driver_upgrade_burnin_timeout_s"])).render(given)
+    assert float(waits_s) > longest_s(float(given.get("gpu_burnin_extended_s", 0)))

@@ -46,7 +46,8 @@ OF_GPU_BURNIN: Mapping[str, frozenset[str]] = {
     # fleet: what changes a running fleet is decided there, phase by phase (plugin_utils/roll.py).
     "action": frozenset({"admission", "errors", "fleet", "power", "system"}),
     "callback": frozenset({"errors", "fleet", "report", "system"}),
-    "filter": frozenset({"admission", "fleet", "hardware"}),
+    # scaler: what its numbers are where nobody gives them.
+    "filter": frozenset({"admission", "fleet", "hardware", "scaler"}),
     "modules": frozenset({"admission", "api", "errors", "fleet", "power", "system"}),
     # What the ledger has of a node; ledger_nodes.py, on the controller.
     "kube": frozenset({"admission", "api", "system"}),

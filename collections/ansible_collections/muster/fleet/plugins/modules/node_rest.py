@@ -22,9 +22,9 @@ description:
   - Run it on a node that was drained.
 options:
   burnin_timeout_s:
-    description: How long a burn-in that runs may take to its end, in seconds.
+    description: How long a burn-in that runs may take to its end, in seconds. An extended one takes two hours and more.
     type: float
-    default: 3600
+    default: 10800
   grace_s:
     description: How long containers may take to end after SIGTERM, in seconds.
     type: float
@@ -50,7 +50,7 @@ done:
 """
 
 ARGUMENT_SPEC: dict[str, Any] = {
-    "burnin_timeout_s": {"type": "float", "default": 3600.0},
+    "burnin_timeout_s": {"type": "float", "default": 10800.0},
     "grace_s": {"type": "float", "default": 30.0},
 }
 

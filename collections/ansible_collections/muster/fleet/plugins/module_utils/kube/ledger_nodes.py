@@ -77,9 +77,9 @@ def refuse_twins(machines: Mapping[str, MachineSpec]) -> None:
             seen[key] = name
 
 
-def late(missing: Mapping[str, str], wait_s: float) -> str:
+def late(missing: Mapping[str, str], waited_s: float) -> str:
     """What people read of nodes that did not come."""
     if not missing:
         return ""
-    head = f"after {wait_s:g} s these nodes, whose own gate is open, have not come:"
+    head = f"after {waited_s:.0f} s these nodes, whose own gate is open, have not come:"
     return "\n".join([head, *(f"- {sentence}" for sentence in missing.values())])
