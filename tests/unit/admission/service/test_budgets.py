@@ -168,14 +168,14 @@ def test_no_second_has_more_joins_than_allowed(per_s: float, most: int, span_s: 
 
 
 def test_tests_count_those_that_run(budgets: Budgets, records: Records) -> None:
-    put(records, "n00", "testing", request={"id": "x"})
+    put(records, "n00", "testing", request={"id": "x", "since": rfc3339(datetime.now(UTC))})
     assert granted(budgets, Budget.TEST, "n01", "n02") == [True, False]
 
 
 def test_the_end_of_a_test_wakes_the_next_that_waits(records: Records, clock: HandClock) -> None:
     woken: list[str] = []
     budgets = Budgets(records, 2.0, 0.2, 0.05, lambda fleet: 1, clock, wake=woken.append)
-    put(records, "n00", "testing", request={"id": "x"})
+    put(records, "n00", "testing", request={"id": "x", "since": rfc3339(datetime.now(UTC))})
     assert granted(budgets, Budget.TEST, "n01", "n02", "n03") == [False] * 3
     budgets.settled("n05")
     assert woken == []
