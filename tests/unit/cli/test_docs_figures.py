@@ -50,7 +50,7 @@ LEADS = "docs/decisions/36-one-admitter-leads.md"
         ("docs/data-flow.md", f"({TTL_DAYS} days, up to 10 % less for each node"),
         ("docs/data-flow.md", f"not more than {MAX_SKEW_S:.0f} seconds in the future"),
         ("docs/data-flow.md", f"taints at most {AdmitterConfig.expire_share:.0%} of the nodes".replace("%", " %")),
-        ("docs/data-flow.md", f"(root only, newest {KEEP_RUNS})"),
+        ("docs/data-flow.md", f"(root only, newest {KEEP_RUNS} and the pass that stands)"),
         (LEADS, f"It writes until {WRITE_S:.0f} seconds after it sent its last"),
         (LEADS, f"others take the Lease when they have seen no renewal for {LEASE_S:.0f}."),
         ("docs/operations/power-waves.md", f"at {LOW} to {HIGH} Hz"),
