@@ -107,11 +107,11 @@ def full(node: Node, file_limit_bytes: int, *arguments: str) -> tuple[int, str, 
     return code, json.loads(out)["verdict"], sentence
 
 
-def refused(node: Node, says: str, *arguments: str, runs: int = 0) -> None:
+def refused(node: Node, says: str, *arguments: str, runs: int = 0, exit_code: int = 2) -> None:
     """In this process, since none of these gets as far as a run."""
     done = CliRunner().invoke(cli, ["run", *arguments, "--config", str(node.directory / "config.yaml")])
     error = done.exception if isinstance(done.exception, GpuBurninError) else None
-    assert (error.exit_code if error else done.exit_code) == 2
+    assert (error.exit_code if error else done.exit_code) == exit_code
     assert says in (str(error) if error else done.output)
     assert error is None or "\n" not in str(error)
     assert len(node.store.runs()) == runs

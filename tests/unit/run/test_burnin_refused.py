@@ -43,11 +43,11 @@ def test_usage_errors_leave_nothing_behind(node: Node, monkeypatch: pytest.Monke
     mismatch = node.directory / "mismatch.scenario"
     mismatch.write_text("init_error = version_mismatch\n")
     monkeypatch.setenv("MUSTER_FAKE_NVML_SCENARIO", str(mismatch))
-    refused(node, "are of different versions (NVML error 18)", "--backend", "auto")
+    refused(node, "are of different versions (NVML error 18)", "--backend", "auto", exit_code=3)
     mismatch.write_text("init_error = driver_not_loaded\n")
-    refused(node, "the NVIDIA kernel module is not loaded; run modprobe nvidia", "--backend", "cuda")
+    refused(node, "the NVIDIA kernel module is not loaded; run modprobe nvidia", "--backend", "cuda", exit_code=3)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(node.directory))
-    refused(node, "libnvidia-ml.so.1 was not found", "--backend", "cuda")
+    refused(node, "libnvidia-ml.so.1 was not found", "--backend", "cuda", exit_code=3)
     node.configure(host_key="/none")
     refused(node, "cannot read the host key /none (No such file or directory)")
     for wrong in ("/dev/null", "/proc"):

@@ -37,7 +37,7 @@ def test_healthy_node_passes_opens_the_gate_and_clears_an_older_revocation(node:
     names = {path.name for path in run.path.iterdir()}
     assert names == {
         "report.json", "report.txt", "report.html", "junit.xml", "metrics.prom", "series.json", "journal.jsonl",
-        "evidence.json", "evidence.json.sig", "hardware.json",
+        "evidence.json", "evidence.json.sig", "hardware.json", "begun",
     }  # fmt: skip
     assert model.document(reports.load(node.store.latest)) == report
     found = evidence.verify(

@@ -56,7 +56,7 @@ def test_an_answer_that_cannot_be_printed_is_still_the_exit_code(tmp_path: Path)
     program.write_text(
         "import sys\nfrom gpu_burnin.node import gate\nfrom gpu_burnin.__main__ import main\n"
         "from types import SimpleNamespace\n"
-        "gate.check_gate = lambda _: SimpleNamespace(node='gpu-1', sequence=1, finished_at='now')\n"
+        "gate.check_gate = lambda _, **__: SimpleNamespace(node='gpu-1', sequence=1, finished_at='now')\n"
         "sys.argv[1:] = ['gate', '--state-dir', '/none']\nmain()\n"
     )
     code, err = shell(f"{sys.executable} {program} >/dev/full")

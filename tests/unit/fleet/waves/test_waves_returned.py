@@ -222,9 +222,10 @@ def test_neither_events_nor_errors_of_a_worker_fill_the_disk(tmp_path: Path, mon
 
 def test_what_a_worker_sent_is_said_when_its_shard_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
+    lost = threading.Event()
 
     class Process:
-        """A shard's, which its worker lost once."""
+        """A shard's, which its worker lost once; the one here ends later, so that each has one."""
 
         def __init__(self, command: list[str], **_: object) -> None:
             self.folder = Path(command[-1])
@@ -233,7 +234,9 @@ def test_what_a_worker_sent_is_said_when_its_shard_runs_here(tmp_path: Path, mon
             job = from_json(worker.Job, json.loads((self.folder / worker.STEP).read_text()))
             if job.far is not None:
                 (self.folder / "lost-why").write_text("the worker 10.0.0.9 sent what no shard sends: 7\n")
+                lost.set()
                 return 3
+            assert lost.wait(60)
             hosts = {name: HostResult(Outcome.DONE) for name in hosts_file(self.folder).read_text().split()}
             keep_result(self.folder, StepResult(job.name, 0, 1.0, 1.0, 1, hosts))
             return 0
