@@ -178,8 +178,9 @@ def _gate(config: Config, root: Path) -> Gate:
         check_gate(config, root)
     except GateClosed as error:
         under_test = False
+        # Where evidence was refused, the run before it is not asked either: its signature is not verified again.
         with contextlib.suppress(GpuBurninError):
-            under_test = bool(check_gate(config, root, under_test=True))
+            under_test = not error.code and bool(check_gate(config, root, under_test=True))
         return Gate(open=False, exit_code=error.exit_code, message=str(error), under_test=under_test)
     except GpuBurninError as error:
         return Gate(open=False, exit_code=error.exit_code, message=f"gpu-burnin gate does not work: {error}")

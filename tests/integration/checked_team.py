@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_burnin.api.names import CHECK, READY_LABEL
 from tests.integration.admitter_fleet import Machine
-from tests.integration.jobs_stack import GPUS, NAMES, Jobs
+from tests.integration.jobs_stack import GPUS, NAMES, Jobs, indexed_job
 from tests.integration.kube import STRATEGIC_PATCH
 
 TEAM = "checked"
@@ -52,17 +52,7 @@ def job_of(name: str, nodes: int) -> dict[str, Any]:
     """A Job of whole nodes, as a person makes it."""
     gpus = {"nvidia.com/gpu": str(GPUS)}
     container = {"name": "train", "image": "x", "resources": {"requests": gpus, "limits": gpus}}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": TEAM},
-        "spec": {
-            "parallelism": nodes,
-            "completions": nodes,
-            "completionMode": "Indexed",
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
-        },
-    }
+    return indexed_job(name, TEAM, nodes, container)
 
 
 def check_state(jobs: Jobs) -> dict[str, Any]:

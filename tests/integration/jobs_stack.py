@@ -225,18 +225,7 @@ class Jobs:
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
         }
-        item = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": name, "namespace": team},
-            "spec": {
-                "parallelism": pods,
-                "completions": pods,
-                "completionMode": "Indexed",
-                "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
-            },
-        }
-        assert self.apply(item).status == 201
+        assert self.apply(indexed_job(name, team, pods, container)).status == 201
 
     def end_job(self, namespace: str, name: str) -> None:
         """Delete a Job; returns when nothing of the work of its namespace is left."""
@@ -270,3 +259,18 @@ class Jobs:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
         reply = kubelet.request("PATCH", path, {"status": status}, STRATEGIC_PATCH)
         assert reply.status == 200, reply.message
+
+
+def indexed_job(name: str, namespace: str, pods: int, container: dict[str, Any]) -> dict[str, Any]:
+    """A Job of pods that run at once, each with this container."""
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "completionMode": "Indexed",
+            "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+        },
+    }
